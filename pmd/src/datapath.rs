@@ -232,6 +232,13 @@ impl Datapath {
         self.vis.get_mut(vi.0 as usize)?.as_mut()
     }
 
+    /// Returns true if the send queue has an unsent descriptor.
+    #[inline]
+    pub(crate) fn has_unsent(&mut self, vi: ViIndex) -> bool {
+        self.vi(vi)
+            .is_some_and(|path| path.shared.send.depth() > path.in_flight)
+    }
+
     /// Returns true if completions or calls of applications may be left for the end of a poll. The calls of an
     /// application can outlast it.
     #[inline]

@@ -1,5 +1,4 @@
-//! Message memory for stream sockets: I/O vectors for system calls without a copy, and copies where
-//! the memory is not directly accessible.
+//! Queues and memory for data transfer over stream sockets.
 
 use vi_core::descriptor::control;
 use vi_core::memory::table::RegionTable;
@@ -12,154 +11,14 @@ use vi_types::{ViIndex, status};
 
 use super::engine_io::work_of;
 use super::{Datapath, ViPath};
+use crate::vitcp::{BufferAccess, IoVecs, MessageMemory, RemoteAccess, StreamIo};
 
-/// The most pieces of one message in one system call: a message in more pieces is copied.
-const MAX_PIECES: usize = 32;
+/// Maximum memory ranges of one message in one system call: a message in more ranges is copied.
+const MAX_RANGES: usize = 32;
 
-/// I/O vectors, in the order of the bytes.
-#[derive(Default)]
-pub(crate) struct IoVecs {
-    list: Vec<libc::iovec>,
-}
-
-// SAFETY: the pointers are used only by the thread that holds the NIC's backend lock.
-unsafe impl Send for IoVecs {}
-
-impl IoVecs {
-    pub(crate) fn with_capacity(pieces: usize) -> Self {
-        Self {
-            list: Vec::with_capacity(pieces),
-        }
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.list.clear();
-    }
-
-    pub(crate) fn truncate(&mut self, pieces: usize) {
-        self.list.truncate(pieces);
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.list.len()
-    }
-
-    /// Returns the number of pieces that fit without an allocation.
-    pub(crate) fn room(&self) -> usize {
-        self.list.capacity() - self.list.len()
-    }
-
-    pub(crate) fn push(&mut self, address: u64, bytes: usize) {
-        self.list.push(libc::iovec {
-            iov_base: core::ptr::with_exposed_provenance_mut(address as usize),
-            iov_len: bytes,
-        });
-    }
-
-    /// Adds `bytes` bytes to the last piece.
-    pub(crate) fn grow_last(&mut self, bytes: usize) {
-        if let Some(last) = self.list.last_mut() {
-            last.iov_len += bytes;
-        }
-    }
-
-    pub(crate) fn last_bytes(&self) -> usize {
-        self.list.last().map_or(0, |last| last.iov_len)
-    }
-
-    /// Sets the length of the last piece.
-    pub(crate) fn set_last(&mut self, bytes: usize) {
-        if let Some(last) = self.list.last_mut() {
-            last.iov_len = bytes;
-        }
-    }
-
-    pub(crate) fn as_slice(&self) -> &[libc::iovec] {
-        &self.list
-    }
-
-    /// Returns the total number of bytes.
-    pub(crate) fn bytes(&self) -> usize {
-        self.list.iter().map(|piece| piece.iov_len).sum()
-    }
-
-    /// Visits `bytes` bytes from `at` on, piece by piece: the address, and the range of the bytes at it.
-    fn walk(&self, at: usize, bytes: usize, mut visit: impl FnMut(u64, core::ops::Range<usize>)) {
-        let (mut skip, mut done) = (at, 0);
-        for piece in &self.list {
-            if skip >= piece.iov_len {
-                skip -= piece.iov_len;
-                continue;
-            }
-            let take = (piece.iov_len - skip).min(bytes - done);
-            visit((piece.iov_base.addr() + skip) as u64, done..done + take);
-            done += take;
-            skip = 0;
-            if done == bytes {
-                break;
-            }
-        }
-    }
-
-    /// Copies bytes out of the pieces from `at` on; returns the number copied.
-    ///
-    /// # Safety
-    /// The pieces may be read.
-    pub(crate) unsafe fn copy_out(&self, at: usize, to: &mut [u8]) -> usize {
-        let mut copied = 0;
-        self.walk(at, to.len(), |from, range| {
-            copied = range.end;
-            if let Some(to) = to.get_mut(range) {
-                // SAFETY: part of a piece, by the caller's contract.
-                unsafe { copy::read(from, to) };
-            }
-        });
-        copied
-    }
-
-    /// Copies bytes into the pieces from `at` on; excess bytes are ignored.
-    ///
-    /// # Safety
-    /// The pieces may be written.
-    pub(crate) unsafe fn copy_in(&self, at: usize, bytes: &[u8]) {
-        self.walk(at, bytes.len(), |to, range| {
-            if let Some(from) = bytes.get(range) {
-                // SAFETY: part of a piece, by the caller's contract.
-                unsafe { copy::write(to, from) };
-            }
-        });
-    }
-}
-
-/// How bytes of a message can be accessed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BufferAccess {
-    /// In place: the pieces were added.
-    Direct,
-    /// By a copy: they are in too many pieces, or in another process.
-    NeedsCopy,
-    /// Not at all: the memory is not valid, or no longer.
-    Invalid,
-}
-
-/// Memory of a VI that a peer or a descriptor names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MessageMemory {
-    /// The data segments of the descriptor this many positions behind the oldest on the send queue.
-    Send(u32),
-    /// The data segments of the RDMA read this many positions behind the oldest on the send queue.
-    ReadTarget(u32),
-    /// The data segments of the oldest claimed receive.
-    Receive,
-    /// The memory that a peer reads, at this address and handle.
-    ReadSource((u64, u32)),
-}
-
-impl Datapath {
-    /// Returns the work of the descriptor `ahead` positions behind the first one that is not in
-    /// flight; its `fault` includes memory that is no longer valid.
+impl StreamIo for Datapath {
     #[inline]
-    pub(crate) fn work_ahead(&mut self, vi: ViIndex, ahead: u32) -> Option<SendWork> {
+    fn work_ahead(&mut self, vi: ViIndex, ahead: u32) -> Option<SendWork> {
         let regions = self.regions;
         let path = self.vi(vi)?;
         // SAFETY: we hold the backend lock; the reference ends with this call.
@@ -171,27 +30,16 @@ impl Datapath {
         Some(work_of(slot, fault))
     }
 
-    /// Returns the number of descriptors that are sent and not complete.
-    pub(crate) fn in_flight(&mut self, vi: ViIndex) -> u32 {
+    fn in_flight(&mut self, vi: ViIndex) -> u32 {
         self.vi(vi).map_or(0, |path| path.in_flight)
     }
 
-    /// Returns true if the send queue has an unsent descriptor.
-    #[inline]
-    pub(crate) fn has_unsent(&mut self, vi: ViIndex) -> bool {
-        self.vi(vi)
-            .is_some_and(|path| path.shared.send.depth() > path.in_flight)
-    }
-
-    /// Returns the number of receives that no message has claimed.
-    pub(crate) fn unclaimed(&mut self, vi: ViIndex) -> u32 {
+    fn unclaimed(&mut self, vi: ViIndex) -> u32 {
         self.vi(vi)
             .map_or(0, |path| path.shared.recv.depth() - path.claimed)
     }
 
-    /// Enables or disables notification of the poller about receives posted on this VI. The caller
-    /// checks for receives that were posted before, after this call.
-    pub(crate) fn set_notify_receives(&mut self, vi: ViIndex, enabled: bool) {
+    fn set_notify_receives(&mut self, vi: ViIndex, enabled: bool) {
         if let Some(path) = self.vi(vi)
             && path.shared.notify_receives.load(Ordering::Relaxed) != enabled
         {
@@ -203,15 +51,13 @@ impl Datapath {
         }
     }
 
-    /// Adds the pieces of `bytes` bytes from `offset_bytes` on. They are valid until the backend lock is
-    /// released.
-    pub(crate) fn locate(
+    fn locate(
         &mut self,
         vi: ViIndex,
         memory: MessageMemory,
         offset_bytes: u32,
         bytes: u32,
-        pieces: &mut IoVecs,
+        ranges: &mut IoVecs,
     ) -> BufferAccess {
         let regions = self.regions;
         let Some(path) = self.vi(vi) else {
@@ -226,22 +72,22 @@ impl Datapath {
                 if tag.is_client() {
                     return BufferAccess::NeedsCopy;
                 }
-                let (before, room) = (pieces.len(), pieces.room().min(MAX_PIECES));
+                let (before, room) = (ranges.len(), ranges.room().min(MAX_RANGES));
                 let mut fits = true;
                 let walked = cursor.walk(slot.data(), offset_bytes, bytes as usize, |at, range| {
-                    fits &= pieces.len() - before < room;
+                    fits &= ranges.len() - before < room;
                     if fits {
-                        pieces.push(at, range.len());
+                        ranges.push(at, range.len());
                     }
                 });
                 match (walked, fits) {
                     (true, true) => BufferAccess::Direct,
                     (true, false) => {
-                        pieces.truncate(before);
+                        ranges.truncate(before);
                         BufferAccess::NeedsCopy
                     }
                     (false, _) => {
-                        pieces.truncate(before);
+                        ranges.truncate(before);
                         BufferAccess::Invalid
                     }
                 }
@@ -252,9 +98,9 @@ impl Datapath {
                 let allowed = |at: &u64| regions.check(handle, tag, *at, u64::from(bytes), access);
                 match at.filter(allowed) {
                     None => BufferAccess::Invalid,
-                    Some(_) if tag.is_client() || pieces.room() == 0 => BufferAccess::NeedsCopy,
+                    Some(_) if tag.is_client() || ranges.room() == 0 => BufferAccess::NeedsCopy,
                     Some(at) => {
-                        pieces.push(at, bytes as usize);
+                        ranges.push(at, bytes as usize);
                         BufferAccess::Direct
                     }
                 }
@@ -262,8 +108,11 @@ impl Datapath {
         }
     }
 
-    /// Copies bytes of a message from `offset_bytes` on. Returns false if their memory is not valid.
-    pub(crate) fn copy_out(
+    fn note_arrived(&mut self) {
+        self.arrived = true;
+    }
+
+    fn copy_out(
         &mut self,
         vi: ViIndex,
         memory: MessageMemory,
@@ -298,15 +147,8 @@ impl Datapath {
         unsafe { access.gather(tag, cursor, slot, offset_bytes, to) }
     }
 
-    /// Places a whole message into the oldest receive descriptor and completes that. Returns false,
-    /// without effect, in the cases for the slow path: an earlier claim, an error, another process.
     #[inline]
-    pub(crate) fn take_whole(
-        &mut self,
-        vi: ViIndex,
-        payload: &[u8],
-        immediate: Option<u32>,
-    ) -> bool {
+    fn take_whole(&mut self, vi: ViIndex, payload: &[u8], immediate: Option<u32>) -> bool {
         let regions = self.regions;
         let Some(path) = self.vi(vi) else {
             return false;
@@ -335,10 +177,8 @@ impl Datapath {
         true
     }
 
-    /// Copies out the data of the only descriptor on a send queue with nothing in flight, if it is a
-    /// send without a fault that fits into `to`. Returns its work.
     #[inline]
-    pub(crate) fn copy_lone_send(&mut self, vi: ViIndex, to: &mut [u8]) -> Option<SendWork> {
+    fn copy_lone_send(&mut self, vi: ViIndex, to: &mut [u8]) -> Option<SendWork> {
         let regions = self.regions;
         let path = self.vi(vi)?;
         let queue = &path.shared.send;
@@ -358,15 +198,18 @@ impl Datapath {
         whole.then(|| work_of(slot, 0))
     }
 
-    /// Checks handle, tag, range and rights of an access by the peer of this VI.
-    pub(crate) fn may_access(
+    fn may_access(
         &mut self,
         vi: ViIndex,
         (address, handle): (u64, u32),
         bytes: u32,
-        access: Access,
+        access: RemoteAccess,
     ) -> bool {
         let regions = self.regions;
+        let access = match access {
+            RemoteAccess::Read => Access::RemoteRead,
+            RemoteAccess::Write => Access::RemoteWrite,
+        };
         self.vi(vi)
             .is_some_and(|path| regions.check(handle, path.tag, address, u64::from(bytes), access))
     }

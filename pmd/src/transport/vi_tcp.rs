@@ -27,7 +27,7 @@ impl Transport for ViTcp {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        ViTcp::counters(self).iter().collect()
+        ViTcp::counters(self)
     }
 
     fn add_traffic(&self, stats: &mut PortStats) {
@@ -65,7 +65,7 @@ impl Transport for ViTcp {
     }
 
     fn start_listening(&mut self, is_last_try: bool) -> ListenState {
-        ViTcp::start_listening(self, is_last_try)
+        self.connector.start_listening(is_last_try)
     }
 
     fn create_vi(&mut self, params: ViParams) -> Option<ViIndex> {
@@ -99,23 +99,23 @@ impl Transport for ViTcp {
     }
 
     fn fail_vi(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
-        ViTcp::fail_vi(self, now_ns, vi, path);
+        self.connector.fail_vi(now_ns, vi, path);
     }
 
     fn disconnect(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
-        ViTcp::disconnect(self, now_ns, vi, path);
+        self.connector.disconnect(now_ns, vi, path);
     }
 
     fn listen(&mut self, now_ns: u64, discriminator: Discriminator) -> u64 {
-        ViTcp::listen(self, now_ns, discriminator)
+        self.connector.listen(now_ns, discriminator)
     }
 
     fn take_indication(&mut self, listener: u64) -> Option<Indication> {
-        ViTcp::take_indication(self, listener)
+        self.connector.take_indication(listener)
     }
 
     fn unlisten(&mut self, now_ns: u64, listener: u64, path: &mut Datapath) {
-        ViTcp::unlisten(self, now_ns, listener, path);
+        self.connector.unlisten(now_ns, listener, path);
     }
 
     fn accept(
@@ -125,19 +125,19 @@ impl Transport for ViTcp {
         vi: ViIndex,
         path: &mut Datapath,
     ) -> Result<(), CallError> {
-        ViTcp::accept(self, conn, vi, path)
+        self.connector.accept(conn, vi, path)
     }
 
     fn reject(&mut self, now_ns: u64, conn: ConnId, _path: &mut Datapath) -> Result<(), CallError> {
-        ViTcp::reject(self, now_ns, conn)
+        self.connector.reject(now_ns, conn)
     }
 
     fn requester(&self, conn: ConnId) -> Result<Option<ViIndex>, CallError> {
-        ViTcp::requester(self, conn)
+        self.connector.requester(conn)
     }
 
     fn connected_to(&self, vi: ViIndex) -> Result<Option<ViIndex>, CallError> {
-        ViTcp::connected_to(self, vi)
+        self.connector.connected_to(vi)
     }
 
     fn connect(
@@ -147,7 +147,7 @@ impl Transport for ViTcp {
         request: &ConnectRequest<'_>,
         path: &mut Datapath,
     ) -> Result<(), CallError> {
-        ViTcp::connect(self, now_ns, vi, &command(request), path)
+        self.connector.connect(now_ns, vi, &command(request), path)
     }
 
     fn connect_peer(
@@ -157,11 +157,12 @@ impl Transport for ViTcp {
         request: &ConnectRequest<'_>,
         path: &mut Datapath,
     ) -> Result<(), CallError> {
-        ViTcp::connect_peer(self, now_ns, vi, &command(request), path)
+        self.connector
+            .connect_peer(now_ns, vi, &command(request), path)
     }
 
     fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<RemoteVi, CallError>> {
-        ViTcp::take_outcome(self, vi)
+        self.connector.take_outcome(vi)
     }
 
     fn peer_request(&self, vi: ViIndex) -> Option<u64> {
@@ -173,7 +174,7 @@ impl Transport for ViTcp {
         vi: ViIndex,
         number: u64,
     ) -> Option<Result<RemoteVi, CallError>> {
-        ViTcp::take_peer_outcome(self, vi, number)
+        self.connector.take_peer_outcome(vi, number)
     }
 
     fn connection_options(&self, vi: ViIndex) -> Option<&ConnectionOptions> {
@@ -188,11 +189,13 @@ impl Transport for ViTcp {
     }
 
     fn negotiated_options(&self, vi: ViIndex) -> Outcome<NegotiatedOptions> {
-        ViTcp::negotiated_options(self, vi).ok_or(CallError::InvalidState)
+        let options = self.connector.negotiated_options(vi);
+        options.ok_or(CallError::InvalidState)
     }
 
     fn security_of(&self, conn: ConnId) -> Outcome<Vec<u8>> {
-        ViTcp::security_of(self, conn).ok_or(CallError::Timeout)
+        let security = self.connector.security_of(conn);
+        security.ok_or(CallError::Timeout)
     }
 }
 
@@ -254,7 +257,7 @@ impl Polled for ViTcp {
     }
 
     fn leave_network(&mut self, _now_ns: impl FnMut() -> u64, _path: &mut Datapath) {
-        ViTcp::leave_network(self);
+        self.connector.leave_network();
     }
 }
 

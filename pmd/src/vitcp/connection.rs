@@ -1,23 +1,17 @@
-//! State of a TCP connection and of a VI.
+//! A TCP connection.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use vi_engine::misses::ConnectionMisses;
-use vi_engine::{ConnId, RemoteVi, ViParams};
-use vi_types::{CallError, ConnectionOptions, Discriminator, NetAddress, ViIndex, ViState};
-use vitcp_lite::keyed::Nonce;
-use vitcp_lite::machine::initiator::InitiatorState;
-use vitcp_lite::machine::peer::PeerState;
-use vitcp_lite::machine::responder::ResponderState;
-use vitcp_lite::{CeHeader, Credits, Decoder, Posted, SegmentType};
-
 use fcvi_frame::connect::Attributes;
+use vi_types::{NetAddress, ViIndex};
+use vitcp_lite::keyed::Nonce;
+use vitcp_lite::machine::responder::{ResponderEvent, ResponderState};
+use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
+use vitcp_lite::{CeHeader, Flags, Item, Segment};
 
-use super::in_flight::InFlight;
-use super::send_batch::Unfinished;
-use super::socket::Stream;
-use super::source::Source;
+use super::socket::{Stream, is_would_block};
+use super::tls::{is_budget_spent, is_tls_error, needs_turn};
+use super::transfer::Transfer;
 use super::unbound::Unbound;
 
 /// Stage of a TCP connection.
@@ -51,139 +45,6 @@ pub(super) struct ReceivedRequest {
     pub(super) attributes: Attributes,
 }
 
-/// An RDMA read of the peer that needs a response.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ReadJob {
-    pub(super) number: u32,
-    pub(super) source: (u64, u32),
-    pub(super) total_bytes: u32,
-    pub(super) sent_bytes: u32,
-    /// The access is refused.
-    pub(super) refused: bool,
-}
-
-/// An outgoing message of which not all segments are sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OpenMessage {
-    pub(super) work: vi_engine::SendWork,
-    pub(super) number: u32,
-    pub(super) sent_bytes: u32,
-}
-
-/// Transmit state.
-#[derive(Debug)]
-pub(super) struct Tx {
-    /// Number of the last message that was begun.
-    pub(super) number: u32,
-    pub(super) open: Option<OpenMessage>,
-    /// Reads of the peer that need a response, oldest first.
-    pub(super) read_responses: VecDeque<ReadJob>,
-    /// A read response is sent next, before messages of our own.
-    pub(super) response_next: bool,
-    pub(super) unfinished: Option<Unfinished>,
-    /// Pending control segments: of connection establishment and teardown.
-    pub(super) control: Vec<u8>,
-    pub(super) in_flight: InFlight,
-    /// With flow control: credits for receives that the peer has posted.
-    pub(super) credits: Option<Credits>,
-    /// A message waits for a credit.
-    pub(super) starved: bool,
-    /// Maximum bytes of a segment.
-    pub(super) segment_bytes: u32,
-    /// Descriptors stay in flight until the peer has acknowledged them.
-    pub(super) awaits_ack: bool,
-    /// The last call sent many segments.
-    pub(super) streaming: bool,
-    /// TCP holds written data back.
-    pub(super) corked: bool,
-    /// Time of the last send that was not corked.
-    pub(super) pushed_ns: u64,
-}
-
-/// Destination of a message that is being received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RxKind {
-    /// A send into the claimed receive descriptor.
-    Receive { capacity_bytes: u32 },
-    /// An RDMA write; `claimed` if its immediate data took a receive descriptor.
-    Write {
-        target: (u64, u32),
-        total_bytes: u32,
-        claimed: bool,
-    },
-    /// Failed; the rest is discarded.
-    Discard,
-}
-
-/// A message that is being received.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RxMessage {
-    pub(super) number: u32,
-    pub(super) kind: RxKind,
-    pub(super) write: bool,
-    pub(super) placed_bytes: u32,
-    /// Of an RDMA write: received bytes after the placed ones.
-    pub(super) partial_word: PartialWord,
-    /// Received bytes of payload, placed or not.
-    pub(super) offset_bytes: u32,
-    pub(super) immediate: Option<u32>,
-}
-
-/// The received beginning of an aligned word.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PartialWord {
-    bytes: [u8; 8],
-    count: usize,
-}
-
-impl PartialWord {
-    /// Appends bytes; an aligned word must have space for them.
-    pub(super) fn add(&mut self, bytes: &[u8]) {
-        self.bytes[self.count..][..bytes.len()].copy_from_slice(bytes);
-        self.count += bytes.len();
-    }
-
-    pub(super) fn as_slice(&self) -> &[u8] {
-        &self.bytes[..self.count]
-    }
-}
-
-/// The segment whose payload is being received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RxSegment {
-    pub(super) kind: SegmentType,
-    pub(super) ends: bool,
-    pub(super) transmit_error: bool,
-    /// Of a read response: index of the read in flight.
-    pub(super) read: u32,
-}
-
-/// Receive state.
-#[derive(Debug)]
-pub(super) struct Rx {
-    pub(super) decoder: Decoder,
-    /// Number of the last message that was begun.
-    pub(super) number: u32,
-    /// Message ACK to send: number of the last message that is placed, or of a later Read Request or NOP.
-    pub(super) ack_number: u32,
-    pub(super) message: Option<RxMessage>,
-    pub(super) segment: Option<RxSegment>,
-    /// An acknowledgement is due.
-    pub(super) ack_pending: bool,
-    /// The peer uses acknowledgements of placed messages.
-    pub(super) sends_acks: bool,
-    /// With flow control: receives that we have posted.
-    pub(super) posted: Option<Posted>,
-    /// Receive descriptors consumed since the start of the connection.
-    pub(super) used: u32,
-    /// Limit of outstanding reads of the peer.
-    pub(super) reads_accepted: u16,
-    /// RDMA accesses of the peer that were refused.
-    pub(super) misses: ConnectionMisses,
-    /// The peer to which they count; `None` if it is of the same user on this NIC.
-    pub(super) miss_key: Option<Source>,
-}
-
 /// Challenge-response exchange on a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Exchange {
@@ -203,17 +64,14 @@ pub(super) struct Connection {
     pub(super) remote: SocketAddr,
     pub(super) generation: u32,
     pub(super) stage: Stage,
-    pub(super) tx: Tx,
-    pub(super) rx: Rx,
-    /// Maximum message size that both sides agreed on.
-    pub(super) max_transfer_bytes: u32,
+    pub(super) transfer: Transfer,
     /// Security Information of the peer's consumer.
     pub(super) security: Vec<u8>,
     /// Challenge and nonce of a keyed connection, until it is bound to a VI.
     pub(super) exchange: Option<Box<Exchange>>,
     /// The TCP connect has succeeded or failed.
     pub(super) established: bool,
-    /// It is queued in `ViTcp::ready`.
+    /// It is queued for one of the next polls.
     pub(super) queued: bool,
     pub(super) may_read: bool,
     pub(super) may_write: bool,
@@ -235,183 +93,215 @@ pub(super) struct Connection {
     pub(super) unbound: Option<Unbound>,
 }
 
+/// Result of reading a connection without a VI.
+pub(super) enum ReadOutcome {
+    Nothing,
+    /// A segment of connection establishment.
+    Segment(Box<Segment>),
+    /// The peer closed the connection, or it broke.
+    Closed,
+    /// Invalid VI/TCP data, or more than is allowed.
+    Malformed,
+    /// The TLS handshake failed.
+    TlsFailed,
+    /// The system calls of one poll are used up: there may be more data.
+    BudgetSpent,
+    /// The TLS handshake has received data, and needs a turn.
+    NeedsTurn,
+}
+
 impl Connection {
+    /// Creates the state of a TCP connection, outgoing or accepted.
+    pub(super) fn new(
+        stream: Stream,
+        (local, remote): (SocketAddr, SocketAddr),
+        generation: u32,
+        stage: Stage,
+    ) -> Self {
+        let is_outgoing = matches!(stage, Stage::Requesting(_));
+        Self {
+            stream,
+            local,
+            remote,
+            generation,
+            stage,
+            transfer: Transfer::new(),
+            security: Vec::new(),
+            exchange: None,
+            established: !is_outgoing,
+            queued: false,
+            may_read: !is_outgoing,
+            may_write: !is_outgoing,
+            peer_closed: false,
+            write_failed: false,
+            send_closed: false,
+            timer_started: false,
+            must_flush: false,
+            handshake_waits: false,
+            handshake_started: is_outgoing,
+            unbound: None,
+        }
+    }
+
     /// Returns its epoll user data: generation and number.
     pub(super) fn epoll_data(&self, number: u32) -> u64 {
         u64::from(self.generation) << 32 | u64::from(number)
     }
-}
 
-/// A consumer that waits for a connection request.
-#[derive(Debug)]
-pub(super) struct Listener {
-    pub(super) id: u64,
-    pub(super) discriminator: Discriminator,
-    pub(super) matched: Option<ConnId>,
-}
-
-/// A connection request of a VI.
-#[derive(Clone, Debug)]
-pub(super) struct Request {
-    pub(super) machine: Machine,
-    pub(super) local: NetAddress,
-    pub(super) remote: NetAddress,
-    pub(super) deadline_ns: Option<u64>,
-    /// Its current TCP connection.
-    pub(super) connection: Option<u32>,
-    /// Time of the next retry.
-    pub(super) retry_ns: Option<u64>,
-    /// Interval of that retry.
-    pub(super) interval_ns: u64,
-    /// The message number of its Connect Request.
-    pub(super) number: u32,
-    /// A peer's crossing request, which is resolved when this one has a response.
-    pub(super) deferred_peer: Option<ConnId>,
-    /// Time at which that one is accepted without a response.
-    pub(super) yield_at_ns: u64,
-    /// Consecutive TLS connections that the peer closed without a response.
-    pub(super) closed: u32,
-}
-
-/// The connection state machine of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Machine {
-    Initiator(InitiatorState),
-    Peer(PeerState),
-}
-
-/// A peer request, from the call until its outcome is reported.
-#[derive(Clone, Debug)]
-pub(super) struct PeerRequest {
-    /// Older ones are matched first.
-    pub(super) number: u64,
-    pub(super) outcome: Option<Result<RemoteVi, CallError>>,
-}
-
-/// Phase of a VI.
-#[derive(Debug)]
-pub(super) enum Phase {
-    Idle,
-    Requesting(Box<Request>),
-    /// The number of its connection.
-    Connected(u32),
-    Error,
-}
-
-/// One VI.
-#[derive(Debug)]
-pub(super) struct Endpoint {
-    pub(super) params: ViParams,
-    pub(super) options: ConnectionOptions,
-    pub(super) phase: Phase,
-    pub(super) outcome: Option<Result<RemoteVi, CallError>>,
-    pub(super) peer_request: Option<PeerRequest>,
-    /// RDMA accesses of the peer that were refused on the last connection that broke.
-    pub(super) refused_accesses: u32,
-    /// The user that owns it.
-    pub(super) user: u32,
-}
-
-impl Endpoint {
-    pub(super) fn new(params: ViParams, options: ConnectionOptions) -> Self {
-        Self {
-            params,
-            options,
-            phase: Phase::Idle,
-            outcome: None,
-            peer_request: None,
-            refused_accesses: 0,
-            user: 0,
+    /// Returns the VI that it is bound to.
+    pub(super) fn vi(&self) -> Option<ViIndex> {
+        match self.stage {
+            Stage::Connected(vi) => Some(vi),
+            Stage::Requesting(_)
+            | Stage::Incoming(_)
+            | Stage::RequestReceived(_)
+            | Stage::PeerGone
+            | Stage::Closing => None,
         }
     }
 
-    pub(super) fn state(&self) -> ViState {
-        match self.phase {
-            Phase::Idle => ViState::Idle,
-            Phase::Requesting(_) => ViState::ConnectPending,
-            Phase::Connected(_) => ViState::Connected,
-            Phase::Error => ViState::Error,
+    /// Checks that it has this generation and kind, and that no consumer knows of it.
+    pub(super) fn is_evictable(&self, unbound: Unbound, generation: u32) -> bool {
+        let is_unknown = match &self.stage {
+            Stage::Incoming(_) | Stage::Closing => true,
+            Stage::Requesting(_)
+            | Stage::RequestReceived(_)
+            | Stage::PeerGone
+            | Stage::Connected(_) => false,
+        };
+        is_unknown && self.generation == generation && self.unbound == Some(unbound)
+    }
+
+    /// Checks whether a challenge was sent on it.
+    pub(super) fn is_challenged(&self) -> bool {
+        matches!(&self.stage, Stage::Incoming(state) if *state == ResponderState::Challenged)
+    }
+
+    /// Returns its Connect Request that waits for the consumer's decision.
+    pub(super) fn received_request(&self) -> Option<&ReceivedRequest> {
+        match &self.stage {
+            Stage::RequestReceived(request) => Some(request),
+            _ => None,
         }
     }
 
-    pub(super) fn is_reliable(&self) -> bool {
-        self.params.level.is_reliable()
+    /// Passes an event to the state machine of an incoming connection; returns its state, `None` for any other.
+    pub(super) fn advance(&mut self, event: ResponderEvent) -> Option<ResponderState> {
+        let state = match &mut self.stage {
+            Stage::Incoming(state) => state,
+            Stage::RequestReceived(request) => &mut request.state,
+            Stage::Requesting(_) | Stage::PeerGone | Stage::Connected(_) | Stage::Closing => {
+                return None;
+            }
+        };
+        (*state, _) = state.on(event);
+        Some(*state)
     }
 
-    /// Discards outcomes of earlier connection calls.
-    pub(super) fn forget_outcomes(&mut self) {
-        self.outcome = None;
-        self.peer_request = None;
-    }
-
-    /// Sets the outcome of the connection call.
-    pub(super) fn set_outcome(&mut self, outcome: Result<RemoteVi, CallError>) {
-        match &mut self.peer_request {
-            Some(request) => request.outcome = Some(outcome),
-            None => self.outcome = Some(outcome),
+    /// Reads the next segment of connection establishment, and no byte after it.
+    pub(super) fn read_control(&mut self) -> ReadOutcome {
+        loop {
+            if !self.may_read {
+                return ReadOutcome::Nothing;
+            }
+            // Before a connection is established segments have headers only: at least these bytes are
+            // missing.
+            let mut bytes = [0; SEGMENT_HEADER_BYTES];
+            let decoder = &mut self.transfer.rx.decoder;
+            let missing = decoder.missing_bytes().min(bytes.len());
+            let Some(buffer) = bytes.get_mut(..missing) else {
+                return ReadOutcome::Malformed;
+            };
+            let got = match self.stream.receive_bytes(buffer) {
+                Ok(0) => return ReadOutcome::Closed,
+                Ok(got) => got,
+                Err(error) if is_would_block(&error) => {
+                    self.may_read = false;
+                    return ReadOutcome::Nothing;
+                }
+                Err(error) if is_budget_spent(&error) => return ReadOutcome::BudgetSpent,
+                Err(error) if needs_turn(&error) => return ReadOutcome::NeedsTurn,
+                Err(error) if is_tls_error(&error) => return ReadOutcome::TlsFailed,
+                Err(_) => return ReadOutcome::Closed,
+            };
+            let Some(mut input) = bytes.get(..got) else {
+                return ReadOutcome::Malformed;
+            };
+            match decoder.next(&mut input) {
+                Ok(None) => {}
+                Ok(Some(Item::Segment(segment))) => {
+                    let header = &segment.header;
+                    let is_whole =
+                        header.flags.contains(Flags::END_OF_MESSAGE) && header.data_offset == 0;
+                    return match is_whole {
+                        true => ReadOutcome::Segment(Box::new(segment)),
+                        false => ReadOutcome::Malformed,
+                    };
+                }
+                Ok(Some(Item::Payload { .. })) | Err(_) => return ReadOutcome::Malformed,
+            }
         }
     }
 
-    pub(super) fn request(&mut self) -> Option<&mut Request> {
-        match &mut self.phase {
-            Phase::Requesting(request) => Some(request),
-            Phase::Idle | Phase::Connected(_) | Phase::Error => None,
+    /// Writes pending control segments as far as TCP takes them. Returns false if the connection is broken.
+    pub(super) fn write_control(&mut self) -> bool {
+        let control = &mut self.transfer.tx.control;
+        while !control.is_empty() {
+            match self.stream.send_bytes(control) {
+                Ok(written) => drop(control.drain(..written)),
+                Err(error) if is_would_block(&error) => {
+                    self.may_write = false;
+                    return true;
+                }
+                Err(_) => return false,
+            }
         }
+        true
+    }
+
+    /// As [`Connection::write_control`]; a broken connection is reported by the next read.
+    pub(super) fn try_write_control(&mut self) {
+        let _reported_later = self.write_control();
+    }
+
+    /// Discards received data, with at most `max_reads` reads. Returns true if the peer has closed, or the connection
+    /// broke.
+    pub(super) fn discard_received(&mut self, max_reads: u32) -> bool {
+        has_peer_closed(max_reads, || self.stream.discard())
     }
 }
 
-impl Tx {
-    /// Creates the state of a connection that is not established.
-    pub(super) fn new() -> Self {
-        Self {
-            number: 0,
-            open: None,
-            read_responses: VecDeque::new(),
-            response_next: false,
-            unfinished: None,
-            control: Vec::new(),
-            in_flight: InFlight::new(0, 0),
-            credits: None,
-            starved: false,
-            segment_bytes: 0,
-            awaits_ack: false,
-            streaming: false,
-            corked: false,
-            pushed_ns: 0,
+fn has_peer_closed(max_reads: u32, mut read: impl FnMut() -> std::io::Result<usize>) -> bool {
+    for _ in 0..max_reads {
+        match read() {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => return !is_would_block(&error),
         }
     }
-
-    /// Returns the number of a message of which TCP took only a part of the first segment.
-    pub(super) fn begun_number(&self) -> Option<u32> {
-        let unfinished = self.unfinished.as_ref()?;
-        unfinished.begins().then(|| self.number.wrapping_add(1))
-    }
+    false
 }
 
-impl Rx {
-    /// Marks Message ACK and Rx Descriptors Posted as advertised: a segment with them was sent.
-    #[inline]
-    pub(super) fn note_advertised(&mut self) {
-        self.ack_pending = false;
-        if let Some(posted) = &mut self.posted {
-            posted.note_advertised();
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use std::io;
 
-    pub(super) fn new() -> Self {
-        Self {
-            decoder: Decoder::new(),
-            number: 0,
-            ack_number: 0,
-            message: None,
-            segment: None,
-            ack_pending: false,
-            sends_acks: false,
-            posted: None,
-            used: 0,
-            reads_accepted: 0,
-            misses: ConnectionMisses::default(),
-            miss_key: None,
-        }
+    use super::*;
+
+    #[test]
+    fn has_peer_closed_limits_reads_of_an_active_peer() {
+        const MAX_READS: u32 = 4;
+        let mut reads = 0;
+        let closed = has_peer_closed(MAX_READS, || {
+            reads += 1;
+            assert!(reads <= MAX_READS, "the peer controls the number of reads");
+            Ok(1)
+        });
+        assert!(!closed);
+        assert!(has_peer_closed(MAX_READS, || Ok(0)));
+        let would_block = || Err(io::ErrorKind::WouldBlock.into());
+        assert!(!has_peer_closed(MAX_READS, would_block));
+        let reset = || Err(io::ErrorKind::ConnectionReset.into());
+        assert!(has_peer_closed(MAX_READS, reset));
     }
 }

@@ -7,12 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::ViTcp;
-use super::connection::Stage;
-use super::counters::Counter;
 use super::source::Source;
-use super::timers::TimerKey;
-use crate::datapath::Datapath;
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Sources kept although nothing of them waits, before those with all tokens are removed.
@@ -96,13 +91,13 @@ impl Handshakes {
     }
 
     /// Adds a connection that had a turn before, or is our own.
-    fn resume(&mut self, number: u32) {
+    pub(super) fn resume(&mut self, number: u32) {
         self.started.push_back(number);
         self.is_due = true;
     }
 
     /// Adds a new connection of a source. Returns true if it waits for a token or for others.
-    fn wait(&mut self, now_ns: u64, source: Source, number: u32) -> bool {
+    pub(super) fn wait(&mut self, now_ns: u64, source: Source, number: u32) -> bool {
         if self.sources.len() >= MAX_IDLE_SOURCES + self.order.len() {
             self.sources
                 .retain(|_, of| !of.waiting.is_empty() || of.bucket.full_at_ns > now_ns);
@@ -125,7 +120,7 @@ impl Handshakes {
     }
 
     /// Removes and returns the connection with the next turn; otherwise the time at which there is one.
-    fn next(&mut self, now_ns: u64) -> Result<u32, Option<u64>> {
+    pub(super) fn next(&mut self, now_ns: u64) -> Result<u32, Option<u64>> {
         let first = self.order.first().copied();
         let at_ns = first.map(|(_, source)| self.next_at(source));
         let has_new = at_ns.is_some_and(|at_ns| at_ns <= now_ns);
@@ -153,7 +148,7 @@ impl Handshakes {
     }
 
     /// Removes a connection.
-    fn cancel(&mut self, source: Source, number: u32) {
+    pub(super) fn cancel(&mut self, source: Source, number: u32) {
         self.started.retain(|other| *other != number);
         if let Some(of) = self.sources.get_mut(&source) {
             of.waiting.retain(|other| *other != number);
@@ -161,63 +156,6 @@ impl Handshakes {
                 self.order.remove(&(of.rank_ns, source));
             }
         }
-    }
-}
-
-impl ViTcp {
-    /// Has a connection wait for a turn of its handshake.
-    pub(super) fn wait_for_handshake(&mut self, now_ns: u64, number: u32) {
-        let Some(connection) = self.connection_mut(number) else {
-            return;
-        };
-        if core::mem::replace(&mut connection.handshake_waits, true) {
-            return;
-        }
-        if connection.handshake_started {
-            self.handshakes.resume(number);
-            return;
-        }
-        let source = Source::host(connection.remote);
-        if self.handshakes.wait(now_ns, source, number) {
-            self.counters.count(Counter::TlsHandshakesDelayed);
-        }
-    }
-
-    /// Serves the next handshake. Returns true if there was one.
-    pub(super) fn serve_handshake(&mut self, now_ns: u64, path: &mut Datapath) -> bool {
-        let number = match self.handshakes.next(now_ns) {
-            Ok(number) => number,
-            Err(at_ns) => {
-                if let Some(at_ns) = at_ns {
-                    self.timers.set(at_ns, TimerKey::Handshakes);
-                }
-                return false;
-            }
-        };
-        let Some(connection) = self.connection_mut(number) else {
-            return false;
-        };
-        connection.handshake_waits = false;
-        let is_new = !core::mem::replace(&mut connection.handshake_started, true);
-        if is_new && connection.peer_closed && matches!(connection.stage, Stage::Incoming(_)) {
-            self.counters.count(Counter::DropTlsHandshake);
-            self.remove(number);
-            return true;
-        }
-        connection.stream.permit_handshake(true);
-        if is_new {
-            self.counters.count(Counter::TlsHandshakes);
-        }
-        self.serve_unbound(now_ns, number, path);
-        if let Some(connection) = self.connection_mut(number) {
-            connection.stream.permit_handshake(false);
-        }
-        true
-    }
-
-    /// Removes a connection that waits for a turn.
-    pub(super) fn cancel_handshake(&mut self, number: u32, remote: std::net::SocketAddr) {
-        self.handshakes.cancel(Source::host(remote), number);
     }
 }
 

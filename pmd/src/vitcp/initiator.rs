@@ -1,74 +1,37 @@
 //! Outgoing connection requests: client [VI/TCP 4.2] and peer to peer [VI/TCP 4].
 
-use std::net::SocketAddr;
-
-use vi_engine::EngineIo;
-use vi_types::{CallError, ViIndex};
-use vitcp_lite::machine::Failure;
-use vitcp_lite::machine::initiator::{InitiatorAction, InitiatorEvent};
-use vitcp_lite::machine::peer::{PeerAction, PeerEvent};
+use vi_types::{CallError, HostAddress, ViIndex};
 use vitcp_lite::{CeHeader, IsCode, ProofKind, RemoteError, Segment, SegmentHeader, SegmentType};
 
-use super::ViTcp;
-use super::connection::{Connection, Machine, Phase, Rx, Stage, Tx};
-use super::connection_options::{Advertised, compare};
+use super::ce_header::{Advertised, Discriminators};
+use super::challenge::Refusal;
+use super::connection::{Connection, Stage};
+use super::connector::Connector;
 use super::counters::Counter;
-use super::establish::{Discriminators, put_connect};
+use super::request::{Action, Event};
 use super::socket::{Stream, socket_address};
 use super::timers::TimerKey;
-use crate::datapath::Datapath;
+use super::transfer::StreamIo;
+use super::vi::Phase;
+use crate::config::ip_address;
 
-/// Limit of the exponential backoff of retries, as a multiple of the first interval.
-const MAX_BACKOFF: u64 = 16;
 /// Consecutive TLS connections closed before a response after which a request fails.
 const MAX_EARLY_CLOSES: u32 = 5;
 
-/// Event of a connection request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
-    Begin,
-    TcpFailed(CallError),
-    TcpNotYet,
-    TcpEstablished,
-    TcpClosed,
-    Accept,
-    Reject(CallError),
-    Challenge,
-    NoMatch,
-    Timeout,
-}
-
-/// Action on a connection request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Action {
-    None,
-    SetUp,
-    Send,
-    Connected,
-    Failed(Failure),
-    /// Retry after an interval, on a new TCP connection.
-    Retry,
-}
-
-impl ViTcp {
-    pub(super) fn begin_request(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
+impl Connector {
+    pub(super) fn begin_request(&mut self, now_ns: u64, vi: ViIndex, path: &mut impl StreamIo) {
         self.request_event(now_ns, vi, Event::Begin, path);
         self.arm_request_timer(vi);
     }
 
     /// Sets the timer of a VI's request to its next deadline.
     pub(super) fn arm_request_timer(&mut self, vi: ViIndex) {
-        let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) else {
+        let Some(request) = self.vis.request(vi) else {
             return;
         };
-        let yield_at_ns = request.deferred_peer.map(|_| request.yield_at_ns);
-        match [request.deadline_ns, request.retry_ns, yield_at_ns]
-            .into_iter()
-            .flatten()
-            .min()
-        {
-            Some(at_ns) => self.timers.set(at_ns, TimerKey::Request(vi.0)),
-            None => self.timers.clear(TimerKey::Request(vi.0)),
+        match request.next_timer_ns() {
+            Some(at_ns) => self.context.timers.set(at_ns, TimerKey::Request(vi.0)),
+            None => self.context.timers.clear(TimerKey::Request(vi.0)),
         }
     }
 
@@ -79,60 +42,17 @@ impl ViTcp {
         now_ns: u64,
         vi: ViIndex,
         event: Event,
-        path: &mut Datapath,
+        path: &mut impl StreamIo,
     ) -> bool {
-        let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) else {
+        let Some(request) = self.vis.request(vi) else {
             return false;
         };
-        let action = match request.machine {
-            Machine::Initiator(state) => {
-                let (state, action) = state.on(initiator_event(event));
-                request.machine = Machine::Initiator(state);
-                match action {
-                    InitiatorAction::SetUpTcp if event != Event::Begin => Action::Retry,
-                    InitiatorAction::SetUpTcp => Action::SetUp,
-                    InitiatorAction::SendRequest | InitiatorAction::AnswerChallenge => Action::Send,
-                    InitiatorAction::Connected => Action::Connected,
-                    InitiatorAction::Failed(failure) => Action::Failed(failure),
-                    InitiatorAction::None
-                    | InitiatorAction::CloseTcp
-                    | InitiatorAction::Unexpected => Action::None,
-                }
-            }
-            Machine::Peer(state) => {
-                let is_retried =
-                    matches!(event, Event::NoMatch | Event::TcpClosed | Event::TcpNotYet);
-                let (state, action) = state.on(peer_event(event));
-                request.machine = Machine::Peer(state);
-                match action {
-                    PeerAction::SetUpTcp => Action::SetUp,
-                    PeerAction::SendRequest | PeerAction::AnswerChallenge => Action::Send,
-                    PeerAction::Connected => Action::Connected,
-                    PeerAction::Failed(failure) => Action::Failed(failure),
-                    PeerAction::None | PeerAction::CloseTcp if is_retried => Action::Retry,
-                    PeerAction::None
-                    | PeerAction::CloseTcp
-                    | PeerAction::AcceptTheirs
-                    | PeerAction::RefuseTheirs
-                    | PeerAction::Unexpected => Action::None,
-                }
-            }
-        };
-        match action {
+        match request.on(event) {
             Action::None => {}
             Action::SetUp => self.start_connect(now_ns, vi, path),
             Action::Send => self.send_request(vi, path),
             Action::Connected => return true,
-            Action::Failed(failure) => {
-                let error = match (event, failure) {
-                    (Event::TcpFailed(error) | Event::Reject(error), _) => error,
-                    (_, Failure::NoMatch) => CallError::NoMatch,
-                    (_, Failure::Timeout) => CallError::Timeout,
-                    (_, Failure::Rejected) => CallError::Rejected,
-                    (_, Failure::Tcp) => CallError::NotReachable,
-                };
-                self.complete_request(vi, error, path);
-            }
+            Action::Failed(error) => self.complete_request(vi, error, path),
             Action::Retry => self.schedule_retry(now_ns, vi),
         }
         self.notify_owner(now_ns);
@@ -141,24 +61,22 @@ impl ViTcp {
 
     /// Schedules a retry of a request, with exponential backoff.
     fn schedule_retry(&mut self, now_ns: u64, vi: ViIndex) {
-        let max_ns = self.settings.retry_ns.saturating_mul(MAX_BACKOFF);
-        let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) else {
+        let Some(request) = self.vis.request(vi) else {
             return;
         };
-        request.retry_ns = Some(now_ns + request.interval_ns);
-        request.interval_ns = request.interval_ns.saturating_mul(2).min(max_ns);
+        request.schedule_retry(now_ns, self.context.settings.retry_ns);
         let connection = request.connection.take();
         let deferred = request.deferred_peer.take();
         if let Some(number) = connection {
-            self.remove(number);
+            self.connections.remove(number, &mut self.context);
         }
         self.deferred_peers.extend(deferred);
-        self.counters.count(Counter::Retries);
+        self.context.count(Counter::Retries);
         self.arm_request_timer(vi);
     }
 
-    pub(super) fn request_timeout(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
-        let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) else {
+    pub(super) fn request_timeout(&mut self, now_ns: u64, vi: ViIndex, path: &mut impl StreamIo) {
+        let Some(request) = self.vis.request(vi) else {
             return;
         };
         if request.deadline_ns.is_some_and(|at_ns| at_ns <= now_ns) {
@@ -171,27 +89,15 @@ impl ViTcp {
             return;
         }
         if request.retry_ns.is_some_and(|at_ns| at_ns <= now_ns) {
-            request.retry_ns = None;
-            self.retry_request(now_ns, vi, path);
+            request.begin_retry();
+            self.start_connect(now_ns, vi, path);
         }
         self.arm_request_timer(vi);
     }
 
-    /// Retries a request.
-    fn retry_request(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
-        let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) else {
-            return;
-        };
-        if let Machine::Peer(state) = request.machine {
-            let (state, _) = state.on(PeerEvent::Retry);
-            request.machine = Machine::Peer(state);
-        }
-        self.start_connect(now_ns, vi, path);
-    }
-
     /// Starts the TCP connect of a request.
-    fn start_connect(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
-        let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) else {
+    fn start_connect(&mut self, now_ns: u64, vi: ViIndex, path: &mut impl StreamIo) {
+        let Some(request) = self.vis.request(vi) else {
             return;
         };
         let (local, remote) = (request.local.host.0, request.remote.host.0);
@@ -200,21 +106,21 @@ impl ViTcp {
             self.request_event(now_ns, vi, event, path);
             return;
         }
-        let (port, scope) = (self.settings.port, self.settings.scope);
+        let (port, scope) = (self.context.settings.port, self.context.settings.scope);
         let [from, to] = [local, remote].map(|host| socket_address(host, port, scope));
-        self.counters.count(Counter::Connecting);
+        self.context.count(Counter::Connecting);
         let credentials = self.credentials.as_ref();
-        let stream = Stream::connect(from, to, self.socket_options(), credentials);
+        let stream = Stream::connect(from, to, self.context.socket_options(), credentials);
         let local = stream.as_ref().map_or(Ok(from), Stream::local_address);
         let added = stream.and_then(|stream| {
             let local = local?;
-            self.add(|generation| {
-                new_connection(stream, (local, to), generation, Stage::Requesting(vi))
+            self.connections.add(|generation| {
+                Connection::new(stream, (local, to), generation, Stage::Requesting(vi))
             })
         });
         match added {
             Ok(number) => {
-                if let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) {
+                if let Some(request) = self.vis.request(vi) {
                     request.connection = Some(number);
                 }
                 // A connect to this host is complete already.
@@ -226,39 +132,38 @@ impl ViTcp {
     }
 
     /// Sends the Connect Request; after a challenge the next one, with the response.
-    fn send_request(&mut self, vi: ViIndex, path: &mut Datapath) {
+    fn send_request(&mut self, vi: ViIndex, path: &mut impl StreamIo) {
         let random = path.random();
-        let credits_low = self.settings.credits_low;
-        let Some(ep) = self.endpoint(vi) else {
+        let settings = &self.context.settings;
+        let Some(of) = self.vis.get(vi) else {
             return;
         };
-        let Phase::Requesting(request) = &ep.phase else {
+        let Phase::Requesting(request) = &of.phase else {
             return;
         };
-        let peer_to_peer = matches!(request.machine, Machine::Peer(_));
+        let Some(number) = request.connection else {
+            return;
+        };
+        let Some(connection) = self.connections.get_mut(number) else {
+            return;
+        };
+        let message = match connection.exchange {
+            Some(_) => request.number.wrapping_add(1),
+            None => random,
+        };
         let names = Discriminators {
             calling: &request.local.discriminator,
             called: &request.remote.discriminator,
         };
-        let mut ce = self.own_ce(ep, names, peer_to_peer);
-        let Some(number) = request.connection else {
-            return;
-        };
-        let before = request.number;
-        let message = match self.connection(number) {
-            Some(connection) if connection.exchange.is_some() => before.wrapping_add(1),
-            Some(_) | None => random,
-        };
-        self.prove(number, ProofKind::Request, message, &mut ce);
-        if let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) {
+        let mut ce = of.ce_header(names, request.is_peer(), settings.max_reads);
+        connection.prove(self.keys.as_ref(), ProofKind::Request, message, &mut ce);
+        let transfer = &mut connection.transfer;
+        transfer.tx.number = message;
+        let ack = (0, settings.credits_low);
+        transfer.put_connect(vi, SegmentType::ConnectRequest, ack, &ce, path);
+        connection.try_write_control();
+        if let Some(request) = self.vis.request(vi) {
             request.number = message;
-        }
-        if let Some(connection) = self.connection_mut(number) {
-            connection.tx.number = message;
-            let ack = (0, credits_low);
-            put_connect(vi, connection, SegmentType::ConnectRequest, ack, &ce, path);
-            // A broken connection is reported by the next read.
-            let _ignored = super::closing::write_control(connection);
         }
     }
 
@@ -268,9 +173,9 @@ impl ViTcp {
         now_ns: u64,
         vi: ViIndex,
         number: u32,
-        path: &mut Datapath,
+        path: &mut impl StreamIo,
     ) {
-        let Some(connection) = self.connection_mut(number) else {
+        let Some(connection) = self.connections.get_mut(number) else {
             return;
         };
         match connection.stream.take_error() {
@@ -284,9 +189,12 @@ impl ViTcp {
     /// Handles a TCP connection that the peer closed before a response: the request is retried. With TLS
     /// only a few times, since a peer that refuses us, or does not use TLS, may close without an alert.
     pub(super) fn on_early_close(&mut self, vi: ViIndex, number: u32) -> Event {
-        let stream = self.connection(number).map(|connection| &connection.stream);
+        let stream = self
+            .connections
+            .get(number)
+            .map(|connection| &connection.stream);
         let is_tls = stream.is_some_and(Stream::is_tls);
-        let request = self.endpoint_mut(vi).and_then(|ep| ep.request());
+        let request = self.vis.request(vi);
         let Some(request) = request.filter(|_| is_tls) else {
             return Event::TcpClosed;
         };
@@ -299,56 +207,30 @@ impl ViTcp {
             "TLS handshake with {host} failed: the peer closed {MAX_EARLY_CLOSES} connections: \
              check that it uses TLS at this port"
         );
-        self.log_limited(log::Level::Warn, line);
-        self.counters.count(Counter::DropTlsHandshake);
+        self.context.log_limited(log::Level::Warn, line);
+        self.context.count(Counter::DropTlsHandshake);
         Event::Reject(CallError::Rejected)
     }
 
-    /// Handles a failed TCP connect: an error for the consumer, or a retry (VIPL 3.3.4, 3.3.6).
+    /// Handles a failed TCP connect: an error for the consumer, or a retry.
     fn connect_failed(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         error: &std::io::Error,
-        path: &mut Datapath,
+        path: &mut impl StreamIo,
     ) {
-        self.counters.count(Counter::ConnectingFailed);
-        let own = self.settings.host;
-        let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) else {
+        self.context.count(Counter::ConnectingFailed);
+        let own = self.context.settings.host;
+        let Some(request) = self.vis.request(vi) else {
             return;
         };
         let remote = request.remote.host;
-        let is_client = matches!(request.machine, Machine::Initiator(_));
-        let event = match error.raw_os_error() {
-            // The host responds, and no program listens there. At our own address another program
-            // does: the listener is being handed over.
-            Some(libc::ECONNREFUSED) if is_client && remote != own => {
-                Event::TcpFailed(CallError::NoMatch)
-            }
-            // No response. EHOSTUNREACH: address resolution failed, here or at the last router. A
-            // connection that is reset was accepted, and closed before we polled it.
-            Some(
-                libc::ECONNREFUSED
-                | libc::ECONNRESET
-                | libc::ETIMEDOUT
-                | libc::EHOSTUNREACH
-                | libc::EHOSTDOWN,
-            ) => Event::TcpNotYet,
-            // Descriptors, memory, or ports of our own are used up.
-            Some(
-                libc::EMFILE
-                | libc::ENFILE
-                | libc::ENOMEM
-                | libc::ENOBUFS
-                | libc::EADDRINUSE
-                | libc::EAGAIN,
-            ) => Event::TcpFailed(CallError::NO_RESOURCES),
-            // ENETUNREACH and its like: there is no route.
-            _ => Event::TcpFailed(CallError::NotReachable),
-        };
+        let is_client = !request.is_peer() && remote != own;
+        let event = Event::of_failed_connect(error, is_client);
         if let Event::TcpFailed(CallError::NO_RESOURCES | CallError::NotReachable) = event {
             let line = format_args!("connection request to {remote}: TCP connect failed: {error}");
-            self.log_limited(log::Level::Warn, line);
+            self.context.log_limited(log::Level::Warn, line);
         }
         self.request_event(now_ns, vi, event, path);
     }
@@ -360,17 +242,17 @@ impl ViTcp {
         vi: ViIndex,
         number: u32,
         segment: &Segment,
-        path: &mut Datapath,
+        path: &mut impl StreamIo,
     ) {
         let header = &segment.header;
-        let request = self.endpoint_mut(vi).and_then(|ep| ep.request());
+        let request = self.vis.request(vi);
         if request.is_none_or(|request| header.ack != request.number) {
-            self.counters.count(Counter::DropOutOfOrder);
+            self.context.count(Counter::DropOutOfOrder);
             let event = Event::Reject(CallError::Rejected);
             self.request_event(now_ns, vi, event, path);
             return;
         }
-        if let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) {
+        if let Some(request) = self.vis.request(vi) {
             request.closed = 0;
         }
         let event = match (header.kind, &segment.headers) {
@@ -389,12 +271,12 @@ impl ViTcp {
                     let why = "the peer rejected our proof or certificate: check that both hosts have \
                                the same key for each other in key_file, and that tls.certificate \
                                is valid for the address of this NIC";
-                    self.log_refused_peer(number, Counter::NotAccepted, why);
+                    self.log_refused_peer(number, (Counter::NotAccepted, why));
                 }
                 Event::Reject(error_of(header.remote_error))
             }
             _ => {
-                self.counters.count(Counter::DropOutOfOrder);
+                self.context.count(Counter::DropOutOfOrder);
                 Event::Reject(CallError::Rejected)
             }
         };
@@ -407,12 +289,15 @@ impl ViTcp {
         vi: ViIndex,
         number: u32,
         (header, ce): (&SegmentHeader, &CeHeader),
-        path: &mut Datapath,
+        path: &mut impl StreamIo,
     ) {
-        let security = match self.proven_acceptance(number, header, ce) {
+        let Some(connection) = self.connections.get(number) else {
+            return;
+        };
+        let security = match connection.proven_acceptance(self.keys.as_ref(), header, ce) {
             Ok(security) => security,
-            Err(why) => {
-                self.log_refused_peer(number, Counter::DropUnproven, why);
+            Err(refusal) => {
+                self.log_refused_peer(number, refusal);
                 let event = Event::Reject(CallError::Rejected);
                 self.request_event(now_ns, vi, event, path);
                 return;
@@ -420,11 +305,11 @@ impl ViTcp {
         };
         let ce = CeHeader { security, ..*ce };
         let theirs = (&ce, header.message, header.rx_posted);
-        let Some(ep) = self.endpoint(vi) else {
+        let Some(of) = self.vis.get(vi) else {
             return;
         };
-        let flow_control = ep.options.flow_control;
-        if let Err(error) = compare(ep, theirs.0, Advertised::InAccept) {
+        let flow_control = of.options.flow_control;
+        if let Err(error) = of.compare(theirs.0, Advertised::InAccept) {
             self.request_event(now_ns, vi, Event::Reject(error), path);
             return;
         }
@@ -434,69 +319,47 @@ impl ViTcp {
             self.notify_owner(now_ns);
         }
     }
-}
 
-/// Creates the state of a TCP connection, outgoing or accepted.
-pub(super) fn new_connection(
-    stream: Stream,
-    (local, remote): (SocketAddr, SocketAddr),
-    generation: u32,
-    stage: Stage,
-) -> Connection {
-    let is_outgoing = matches!(stage, Stage::Requesting(_));
-    Connection {
-        stream,
-        local,
-        remote,
-        generation,
-        stage,
-        tx: Tx::new(),
-        rx: Rx::new(),
-        max_transfer_bytes: 0,
-        security: Vec::new(),
-        exchange: None,
-        established: !is_outgoing,
-        queued: false,
-        may_read: !is_outgoing,
-        may_write: !is_outgoing,
-        peer_closed: false,
-        write_failed: false,
-        send_closed: false,
-        timer_started: false,
-        must_flush: false,
-        handshake_waits: false,
-        handshake_started: is_outgoing,
-        unbound: None,
+    /// Processes a challenge. Returns the event for the request.
+    fn on_challenge(&mut self, number: u32, header: &SegmentHeader, ce: &CeHeader) -> Event {
+        let Some(connection) = self.connections.get_mut(number) else {
+            return Event::Reject(CallError::Rejected);
+        };
+        match connection.take_challenge(self.keys.as_ref(), header, ce) {
+            Ok(()) => {
+                // More may be readable already, which epoll does not report again.
+                self.connections.queue(number);
+                Event::Challenge
+            }
+            Err(refusal) => {
+                self.log_refused_peer(number, refusal);
+                Event::Reject(CallError::Rejected)
+            }
+        }
     }
-}
 
-fn initiator_event(event: Event) -> InitiatorEvent {
-    match event {
-        Event::Begin => InitiatorEvent::Request,
-        Event::TcpFailed(_) => InitiatorEvent::TcpFailed,
-        Event::TcpNotYet => InitiatorEvent::TcpNotYet,
-        Event::TcpEstablished => InitiatorEvent::TcpEstablished,
-        Event::TcpClosed => InitiatorEvent::TcpClosed,
-        Event::Accept => InitiatorEvent::Accept,
-        Event::Reject(_) => InitiatorEvent::Reject,
-        Event::Challenge => InitiatorEvent::Challenge,
-        Event::NoMatch => InitiatorEvent::NoMatch,
-        Event::Timeout => InitiatorEvent::Timeout,
+    /// Counts and logs the refusal of a peer that we connect to.
+    fn log_refused_peer(&mut self, number: u32, (counter, why): Refusal) {
+        self.context.count(counter);
+        if let Some(connection) = self.connections.get(number) {
+            let remote = connection.remote.ip();
+            let line = format_args!("connection to {remote} refused: {why}");
+            self.context.log_limited(log::Level::Warn, line);
+        }
     }
-}
 
-fn peer_event(event: Event) -> PeerEvent {
-    match event {
-        Event::Begin => PeerEvent::Request,
-        Event::TcpFailed(_) => PeerEvent::TcpFailed,
-        Event::TcpNotYet => PeerEvent::TcpNotYet,
-        Event::TcpEstablished => PeerEvent::TcpEstablished,
-        Event::TcpClosed => PeerEvent::TcpClosed,
-        Event::Accept => PeerEvent::Accept,
-        Event::Reject(_) => PeerEvent::Reject,
-        Event::Challenge => PeerEvent::Challenge,
-        Event::NoMatch => PeerEvent::NoMatch,
-        Event::Timeout => PeerEvent::Timeout,
+    /// Checks that there is a key for a host, if this NIC has keys; otherwise counts and logs it.
+    fn has_key_for(&mut self, host: [u8; 16]) -> bool {
+        let has = (self.keys.as_ref()).is_none_or(|keys| keys.of(host).is_some());
+        if !has {
+            self.context.count(Counter::DropNoKey);
+            let remote = ip_address(HostAddress(host));
+            let line = format_args!(
+                "connection to {remote} refused: key_file of this NIC has no key for it"
+            );
+            self.context.log_limited(log::Level::Warn, line);
+        }
+        has
     }
 }
 

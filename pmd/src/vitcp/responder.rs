@@ -1,251 +1,23 @@
-//! Incoming connection requests [VI/TCP 4.3], and service of connections without a VI.
+//! Incoming connection requests [VI/TCP 4.3].
 
-use vi_core::sys;
-use vi_engine::{ConnId, EngineIo, Waiter};
-use vi_types::{CallError, ViIndex, ViState};
-use vitcp_lite::machine::responder::{ResponderEvent, ResponderState};
+use vi_engine::{ConnId, Waiter};
+use vi_types::{CallError, ReliabilityLevel, ViIndex, ViState};
+use vitcp_lite::machine::responder::ResponderEvent;
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
-use vitcp_lite::{
-    CeHeader, Flags, Headers, IsCode, Item, ProofKind, RemoteError, Segment, SegmentHeader,
-    SegmentType,
-};
+use vitcp_lite::{CeHeader, Flags, IsCode, ProofKind, RemoteError, SegmentHeader, SegmentType};
 
+use super::ce_header::{Advertised, Discriminators, attributes_of, from_wire, net_address};
 use super::challenge::{RequestCheck, refusal};
-use super::connection::{Connection, Phase, ReceivedRequest, Stage};
-use super::connection_options::{Advertised, compare};
+use super::connection::{ReadOutcome, ReceivedRequest, Stage};
+use super::connector::Connector;
 use super::counters::Counter;
-use super::establish::{Discriminators, attributes_of, from_wire, net_address, put_connect};
-use super::initiator::{Event, new_connection};
-use super::socket::{host_of, is_would_block};
+use super::shared_listener::HandOff;
+use super::socket::host_of;
 use super::timers::TimerKey;
-use super::tls::{is_budget_spent, is_tls_error, needs_turn};
-use super::unbound::Unbound;
-use super::{MAX_ACCEPTS, ViTcp};
-use crate::datapath::Datapath;
+use super::transfer::StreamIo;
+use super::vi::Phase;
 
-/// Result of reading a connection without a VI.
-enum ReadOutcome {
-    Nothing,
-    /// A segment of connection establishment.
-    Segment(Box<Segment>),
-    /// The peer closed the connection, or it broke.
-    Closed,
-    /// Invalid VI/TCP data, or more than is allowed.
-    Malformed,
-    /// The TLS handshake failed.
-    TlsFailed,
-    /// The system calls of one poll are used up: there may be more data.
-    BudgetSpent,
-    /// The TLS handshake has received data, and needs a turn.
-    NeedsTurn,
-}
-
-impl ViTcp {
-    /// Accepts TCP connections.
-    pub(super) fn accept_connections(&mut self, now_ns: u64) {
-        for _ in 0..MAX_ACCEPTS {
-            let Some(listen_socket) = self.shared_listener.listen_socket() else {
-                return;
-            };
-            let credentials = self.credentials.as_ref();
-            let stream = match listen_socket.accept(self.socket_options(), credentials) {
-                Ok(stream) => stream,
-                Err(error) if is_would_block(&error) => return,
-                Err(error) => {
-                    log::debug!("vi-tcp listener: accept failed: {error}");
-                    self.counters.count(Counter::DropUnfitIncoming);
-                    // The error concerns this connection only, unless descriptors are exhausted.
-                    if sys::is_out_of_descriptors(&error) {
-                        self.pause_listener(now_ns);
-                        return;
-                    }
-                    continue;
-                }
-            };
-            self.counters.count(Counter::Accepted);
-            if !self.ensure_space(Unbound::Pending) {
-                continue;
-            }
-            let local = stream.local_address();
-            let addresses = local.and_then(|local| Ok((local, stream.remote_address()?)));
-            let stage = Stage::Incoming(ResponderState::default());
-            let added = addresses.and_then(|addresses| {
-                self.add(|generation| new_connection(stream, addresses, generation, stage))
-            });
-            match added {
-                Ok(number) => {
-                    self.admit(Unbound::Pending, number);
-                    self.queue(number);
-                }
-                Err(error) => {
-                    log::debug!("vi-tcp listener: accepted connection dropped: {error}");
-                    self.counters.count(Counter::DropUnfitIncoming);
-                }
-            }
-        }
-    }
-
-    /// Serves a connection without a VI. Returns true if it made progress.
-    pub(super) fn serve_unbound(&mut self, now_ns: u64, number: u32, path: &mut Datapath) -> bool {
-        let Some(connection) = self.connection_mut(number) else {
-            return false;
-        };
-        match connection.stage {
-            Stage::Requesting(vi) => self.serve_requesting(now_ns, vi, number, path),
-            Stage::Incoming(_) => self.serve_incoming(now_ns, number, path),
-            Stage::RequestReceived(_) => {
-                // The peer must not send more before the response.
-                match read_control_segment(connection) {
-                    ReadOutcome::Nothing => return false,
-                    ReadOutcome::BudgetSpent => self.queue(number),
-                    ReadOutcome::NeedsTurn => self.wait_for_handshake(now_ns, number),
-                    ReadOutcome::Segment(_)
-                    | ReadOutcome::Closed
-                    | ReadOutcome::Malformed
-                    | ReadOutcome::TlsFailed => connection.stage = Stage::PeerGone,
-                }
-                true
-            }
-            Stage::Closing => {
-                self.serve_closing(number);
-                true
-            }
-            Stage::PeerGone | Stage::Connected(_) => false,
-        }
-    }
-
-    fn serve_requesting(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        number: u32,
-        path: &mut Datapath,
-    ) -> bool {
-        let Some(connection) = self.connection_mut(number) else {
-            return false;
-        };
-        if !connection.established {
-            if !connection.may_write {
-                return false;
-            }
-            connection.established = true;
-            self.on_tcp_connected(now_ns, vi, number, path);
-        }
-        let Some(connection) = self.connection_mut(number) else {
-            return true;
-        };
-        if !matches!(connection.stage, Stage::Requesting(_)) {
-            return true;
-        }
-        // A broken connection is reported by the next read.
-        let _ignored = super::closing::write_control(connection);
-        let outcome = read_control_segment(connection);
-        match outcome {
-            ReadOutcome::Nothing => return false,
-            ReadOutcome::BudgetSpent => self.queue(number),
-            ReadOutcome::NeedsTurn => self.wait_for_handshake(now_ns, number),
-            ReadOutcome::Segment(segment) => self.on_response(now_ns, vi, number, &segment, path),
-            ReadOutcome::Closed => {
-                let event = self.on_early_close(vi, number);
-                self.request_event(now_ns, vi, event, path);
-            }
-            ReadOutcome::Malformed | ReadOutcome::TlsFailed => {
-                self.counters.count(match outcome {
-                    ReadOutcome::TlsFailed => Counter::DropTlsHandshake,
-                    _ => Counter::DropMalformed,
-                });
-                let event = Event::Reject(CallError::Rejected);
-                self.request_event(now_ns, vi, event, path);
-            }
-        }
-        true
-    }
-
-    fn serve_incoming(&mut self, now_ns: u64, number: u32, path: &mut Datapath) -> bool {
-        let response_timeout_ns = self.settings.response_timeout_ns;
-        let Some(connection) = self.connection_mut(number) else {
-            return false;
-        };
-        // A broken connection is reported by the next read.
-        let _ignored = super::closing::write_control(connection);
-        let challenged = connection.is_challenged();
-        let unfit = match challenged {
-            true => Counter::DropUnansweredChallenge,
-            false => Counter::DropUnfitIncoming,
-        };
-        match read_control_segment(connection) {
-            ReadOutcome::Nothing if challenged => false,
-            outcome @ (ReadOutcome::Nothing | ReadOutcome::NeedsTurn) => {
-                if !core::mem::replace(&mut connection.timer_started, true) {
-                    self.timers
-                        .set(now_ns + response_timeout_ns, TimerKey::Connection(number));
-                }
-                if matches!(outcome, ReadOutcome::NeedsTurn) {
-                    self.wait_for_handshake(now_ns, number);
-                }
-                false
-            }
-            ReadOutcome::Segment(segment) => match segment.headers {
-                Headers::Connect(ce) if segment.header.kind == SegmentType::ConnectRequest => {
-                    self.timers.clear(TimerKey::Connection(number));
-                    self.on_connect_request(now_ns, number, &segment.header, &ce, &[], path);
-                    true
-                }
-                Headers::Connect(_) | Headers::Plain | Headers::Rdma(_) => {
-                    self.counters.count(unfit);
-                    self.remove(number);
-                    true
-                }
-            },
-            ReadOutcome::Closed | ReadOutcome::Malformed => {
-                let why = match connection.stream.is_handshaking() {
-                    true => Counter::DropTlsHandshake,
-                    false => unfit,
-                };
-                self.counters.count(why);
-                self.remove(number);
-                true
-            }
-            ReadOutcome::TlsFailed => {
-                self.counters.count(Counter::DropTlsHandshake);
-                // The peer gets the TLS alert before the end.
-                self.close(now_ns, number);
-                true
-            }
-            ReadOutcome::BudgetSpent => {
-                self.queue(number);
-                true
-            }
-        }
-    }
-
-    /// Discards what the peer sends on a closing connection, until it closes, too.
-    fn serve_closing(&mut self, number: u32) {
-        let Self {
-            connections,
-            buffer,
-            ..
-        } = self;
-        let connection = connections.get_mut(number as usize);
-        let Some(connection) = connection.and_then(Option::as_mut) else {
-            return;
-        };
-        match connection.stream.drain(buffer) {
-            Ok(0) => self.remove(number),
-            Ok(got) => {
-                self.budget.spend_bytes(got);
-                self.queue(number);
-            }
-            Err(error) if is_would_block(&error) => {
-                connection.may_read = false;
-                if connection.may_write && !connection.send_closed {
-                    self.finish(number);
-                }
-            }
-            Err(_) => self.remove(number),
-        }
-    }
-
+impl Connector {
     /// Processes a Connect Request: reports it to a matching consumer, hands it off, or refuses it. `tried`:
     /// programs of this host that have returned it.
     pub(super) fn on_connect_request(
@@ -255,15 +27,15 @@ impl ViTcp {
         header: &SegmentHeader,
         ce: &CeHeader,
         tried: &[u32],
-        path: &mut Datapath,
+        path: &mut impl StreamIo,
     ) {
-        let Some(connection) = self.connection_mut(number) else {
+        let Some(connection) = self.connections.get_mut(number) else {
             return;
         };
-        let Stage::Incoming(state) = connection.stage else {
+        if !matches!(connection.stage, Stage::Incoming(_)) {
             return;
-        };
-        let security = match self.check_request(number, header, ce) {
+        }
+        let security = match connection.check_request(self.keys.as_ref(), header, ce) {
             RequestCheck::Accept(security) => security,
             RequestCheck::Challenge => {
                 self.challenge(now_ns, number, (header, ce), path.random());
@@ -274,23 +46,22 @@ impl ViTcp {
                 return;
             }
         };
-        if ce.attributes.peer_to_peer && !self.is_certified_peer(number) {
+        let is_certified = connection.stream.is_certified_for(connection.remote.ip());
+        if ce.attributes.peer_to_peer && !is_certified {
             self.refuse_unproven(now_ns, number, header, Counter::DropWrongCertificate);
             return;
         }
-        let may_match = self.can_prove(number);
-        let Some(connection) = self.connection_mut(number) else {
+        let may_match = connection.can_prove(self.keys.as_ref());
+        let Some(state) = connection.advance(ResponderEvent::Request) else {
             return;
         };
-        let (state, _) = state.on(ResponderEvent::Request);
-        let remote = connection.remote;
         let request = ReceivedRequest {
             state,
             ce: CeHeader { security, ..*ce },
             number: header.message,
             rx_posted: header.rx_posted,
-            remote: net_address(host_of(remote), from_wire(&ce.calling)),
-            attributes: attributes_of(ce, vi_types::ReliabilityLevel::ReliableDelivery),
+            remote: net_address(host_of(connection.remote), from_wire(&ce.calling)),
+            attributes: attributes_of(ce, ReliabilityLevel::ReliableDelivery),
         };
         let conn = ConnId::new(number, connection.generation);
         connection.stage = Stage::RequestReceived(Box::new(request));
@@ -319,18 +90,38 @@ impl ViTcp {
         request: (&SegmentHeader, &CeHeader),
         tried: &[u32],
     ) {
-        if !self.hand_off(now_ns, conn.index(), request, tried) {
-            self.counters.count(Counter::NoMatch);
-            self.refuse_request(now_ns, conn, SegmentType::ConnectNoMatch, RemoteError::NONE);
+        let Some(connection) = self.connections.of(conn) else {
+            return;
+        };
+        let number = conn.index();
+        let shared = (&self.connections.epoll, &mut self.context);
+        match (self.shared_listener).hand_off(now_ns, connection, request, tried, shared) {
+            HandOff::Done => {
+                self.context.count(Counter::HandedOver);
+                if let Some(connection) = self.connections.get_mut(number) {
+                    connection.stream.set_foreign();
+                }
+                self.connections.remove(number, &mut self.context);
+            }
+            HandOff::QueueFull => {
+                // Its peer retries.
+                self.context.count(Counter::DropUnfitIncoming);
+                self.connections.remove(number, &mut self.context);
+            }
+            HandOff::NoListener => {
+                self.context.count(Counter::NoMatch);
+                let kind = SegmentType::ConnectNoMatch;
+                self.refuse_request(now_ns, conn, kind, RemoteError::NONE);
+            }
         }
     }
 
     /// Passes an event to the state machine of a received request.
     pub(super) fn advance_request(&mut self, conn: ConnId, event: ResponderEvent) {
-        if let Some(connection) = self.connection_of_mut(conn)
-            && let Stage::RequestReceived(request) = &mut connection.stage
+        if let Some(connection) = self.connections.of_mut(conn)
+            && connection.received_request().is_some()
         {
-            (request.state, _) = request.state.on(event);
+            connection.advance(event);
         }
     }
 
@@ -340,11 +131,12 @@ impl ViTcp {
     /// `Invalid` if there is no such request.
     pub(crate) fn reject(&mut self, now_ns: u64, conn: ConnId) -> Result<(), CallError> {
         let connection = self
-            .connection_of(conn)
+            .connections
+            .of(conn)
             .ok_or(CallError::InvalidParameter)?;
         match connection.stage {
             Stage::PeerGone => {
-                self.remove(conn.index());
+                self.connections.remove(conn.index(), &mut self.context);
                 Ok(())
             }
             Stage::RequestReceived(_) => {
@@ -360,7 +152,7 @@ impl ViTcp {
     }
 
     /// Accepts a request with an Idle VI for the consumer (VIPL 3.3.2). `Ok`: the outcome is available by
-    /// [`ViTcp::take_outcome`]. An attribute conflict sends nothing to the client: the request stays pending.
+    /// [`Connector::take_outcome`]. An attribute conflict sends nothing to the client: the request stays pending.
     ///
     /// # Errors
     /// `Invalid`: no such request or VI. `Timeout`: the client has closed. `InvalidState`: the VI is
@@ -369,16 +161,17 @@ impl ViTcp {
         &mut self,
         conn: ConnId,
         vi: ViIndex,
-        path: &mut Datapath,
+        path: &mut impl StreamIo,
     ) -> Result<(), CallError> {
         let connection = self
-            .connection_of_mut(conn)
+            .connections
+            .of_mut(conn)
             .ok_or(CallError::InvalidParameter)?;
         // The client may have closed meanwhile.
         if matches!(connection.stage, Stage::RequestReceived(_)) {
             connection.may_read = true;
             if !matches!(
-                read_control_segment(connection),
+                connection.read_control(),
                 ReadOutcome::Nothing | ReadOutcome::BudgetSpent | ReadOutcome::NeedsTurn
             ) {
                 connection.stage = Stage::PeerGone;
@@ -387,19 +180,19 @@ impl ViTcp {
         let request = match &connection.stage {
             Stage::RequestReceived(request) => **request,
             Stage::PeerGone => {
-                self.remove(conn.index());
+                self.connections.remove(conn.index(), &mut self.context);
                 return Err(CallError::Timeout);
             }
             Stage::Requesting(_) | Stage::Incoming(_) | Stage::Connected(_) | Stage::Closing => {
                 return Err(CallError::InvalidParameter);
             }
         };
-        let ep = self.endpoint_mut(vi).ok_or(CallError::InvalidParameter)?;
-        if !matches!(ep.phase, Phase::Idle) {
+        let of = self.vis.get_mut(vi).ok_or(CallError::InvalidParameter)?;
+        if !matches!(of.phase, Phase::Idle) {
             return Err(CallError::InvalidState);
         }
-        compare(ep, &request.ce, Advertised::InRequest)?;
-        ep.forget_outcomes();
+        of.compare(&request.ce, Advertised::InRequest)?;
+        of.forget_outcomes();
         path.set_state(vi, ViState::ConnectPending);
         self.accept_with(conn, vi, &request, path);
         Ok(())
@@ -410,11 +203,11 @@ impl ViTcp {
         conn: ConnId,
         vi: ViIndex,
         request: &ReceivedRequest,
-        path: &mut Datapath,
+        path: &mut impl StreamIo,
     ) {
         self.advance_request(conn, ResponderEvent::Accept);
         let random = path.random();
-        let Some(ep) = self.endpoint(vi) else {
+        let Some(of) = self.vis.get(vi) else {
             return;
         };
         let (calling, called) = (
@@ -425,34 +218,25 @@ impl ViTcp {
             calling: &calling,
             called: &called,
         };
-        let mut ce = self.own_ce(ep, names, request.ce.attributes.peer_to_peer);
+        let settings = &self.context.settings;
+        let peer_to_peer = request.ce.attributes.peer_to_peer;
+        let mut ce = of.ce_header(names, peer_to_peer, settings.max_reads);
         ce.mtu_bytes = ce.mtu_bytes.min(request.ce.mtu_bytes);
         ce.attributes.flow_control &= request.ce.attributes.flow_control;
         let flow_control = ce.attributes.flow_control;
-        let credits_low = self.settings.credits_low;
-        let message = match self.connection_of(conn) {
-            Some(connection) if connection.exchange.is_some() => {
-                connection.tx.number.wrapping_add(1)
-            }
-            Some(_) => random,
-            None => return,
-        };
-        self.prove(conn.index(), ProofKind::Accept, message, &mut ce);
-        let Some(connection) = self.connection_of_mut(conn) else {
+        let Some(connection) = self.connections.of_mut(conn) else {
             return;
         };
-        connection.tx.number = message;
-        let kind = SegmentType::ConnectAccept;
-        put_connect(
-            vi,
-            connection,
-            kind,
-            (request.number, credits_low),
-            &ce,
-            path,
-        );
-        // A broken connection is reported by the next read.
-        let _ignored = super::closing::write_control(connection);
+        let message = match connection.exchange {
+            Some(_) => connection.transfer.tx.number.wrapping_add(1),
+            None => random,
+        };
+        connection.prove(self.keys.as_ref(), ProofKind::Accept, message, &mut ce);
+        let transfer = &mut connection.transfer;
+        transfer.tx.number = message;
+        let ack = (request.number, settings.credits_low);
+        transfer.put_connect(vi, SegmentType::ConnectAccept, ack, &ce, path);
+        connection.try_write_control();
         let theirs = (&request.ce, request.number, request.rx_posted);
         self.connected(vi, conn.index(), theirs, flow_control, path);
     }
@@ -465,17 +249,17 @@ impl ViTcp {
         kind: SegmentType,
         error: RemoteError,
     ) {
-        let Some(connection) = self.connection_of_mut(conn) else {
+        let Some(connection) = self.connections.of_mut(conn) else {
             return;
         };
-        let Stage::RequestReceived(request) = &mut connection.stage else {
-            self.remove(conn.index());
+        let Some(request) = connection.received_request() else {
+            self.connections.remove(conn.index(), &mut self.context);
             return;
         };
-        if kind == SegmentType::ConnectNoMatch {
-            (request.state, _) = request.state.on(ResponderEvent::NoMatch);
-        }
         let ack = request.number;
+        if kind == SegmentType::ConnectNoMatch {
+            connection.advance(ResponderEvent::NoMatch);
+        }
         self.refuse(now_ns, conn.index(), ack, (kind, error));
     }
 
@@ -487,73 +271,67 @@ impl ViTcp {
         ack: u32,
         (kind, error): (SegmentType, RemoteError),
     ) {
-        let Some(connection) = self.connection_mut(number) else {
+        let Some(connection) = self.connections.get_mut(number) else {
             return;
         };
         let mut header = SegmentHeader::new(kind, SEGMENT_HEADER_BYTES as u16);
         header.flags = Flags::END_OF_MESSAGE;
         header.ack = ack;
         header.remote_error = error;
+        let tx = &mut connection.transfer.tx;
         if connection.exchange.is_some() {
             // The challenge was a message, too.
-            header.message = connection.tx.number.wrapping_add(1);
+            header.message = tx.number.wrapping_add(1);
         }
-        super::closing::put_control(connection, &header);
-        self.close(now_ns, number);
+        tx.put_control(&header);
+        self.connections.close(now_ns, number, &mut self.context);
     }
 
-    /// Returns the connection of a request if it still exists.
-    pub(super) fn connection_of(&self, conn: ConnId) -> Option<&Connection> {
-        self.connection(conn.index())
-            .filter(|connection| connection.generation == conn.generation())
+    /// Sends a challenge on the connection of a request, and starts the timeout for the response.
+    fn challenge(
+        &mut self,
+        now_ns: u64,
+        number: u32,
+        (header, ce): (&SegmentHeader, &CeHeader),
+        random: u32,
+    ) {
+        let Some(connection) = self.connections.get_mut(number) else {
+            return;
+        };
+        connection.put_challenge(header, ce, random);
+        connection.try_write_control();
+        self.context.count(Counter::Challenges);
+        self.start_response_timer(now_ns, number);
+        // The response may be readable already, which epoll does not report again.
+        self.connections.queue(number);
     }
 
-    pub(super) fn connection_of_mut(&mut self, conn: ConnId) -> Option<&mut Connection> {
-        self.connection_mut(conn.index())
-            .filter(|connection| connection.generation == conn.generation())
+    /// Sets the timeout of a connection without a VI.
+    fn start_response_timer(&mut self, now_ns: u64, number: u32) {
+        let deadline_ns = now_ns + self.context.settings.response_timeout_ns;
+        let timers = &mut self.context.timers;
+        timers.set(deadline_ns, TimerKey::Connection(number));
     }
-}
 
-/// Reads the next segment of connection establishment, and no byte after it.
-fn read_control_segment(connection: &mut Connection) -> ReadOutcome {
-    loop {
-        if !connection.may_read {
-            return ReadOutcome::Nothing;
-        }
-        // Before a connection is established segments have headers only: at least these bytes are
-        // missing.
-        let mut bytes = [0; SEGMENT_HEADER_BYTES];
-        let missing = connection.rx.decoder.missing_bytes().min(bytes.len());
-        let Some(buffer) = bytes.get_mut(..missing) else {
-            return ReadOutcome::Malformed;
+    /// Refuses a request without a valid proof.
+    fn refuse_unproven(
+        &mut self,
+        now_ns: u64,
+        number: u32,
+        header: &SegmentHeader,
+        counter: Counter,
+    ) {
+        let Some(connection) = self.connections.get_mut(number) else {
+            return;
         };
-        let got = match connection.stream.receive_bytes(buffer) {
-            Ok(0) => return ReadOutcome::Closed,
-            Ok(got) => got,
-            Err(error) if is_would_block(&error) => {
-                connection.may_read = false;
-                return ReadOutcome::Nothing;
-            }
-            Err(error) if is_budget_spent(&error) => return ReadOutcome::BudgetSpent,
-            Err(error) if needs_turn(&error) => return ReadOutcome::NeedsTurn,
-            Err(error) if is_tls_error(&error) => return ReadOutcome::TlsFailed,
-            Err(_) => return ReadOutcome::Closed,
-        };
-        let Some(mut input) = bytes.get(..got) else {
-            return ReadOutcome::Malformed;
-        };
-        match connection.rx.decoder.next(&mut input) {
-            Ok(None) => {}
-            Ok(Some(Item::Segment(segment))) => {
-                let header = &segment.header;
-                let is_whole =
-                    header.flags.contains(Flags::END_OF_MESSAGE) && header.data_offset == 0;
-                return match is_whole {
-                    true => ReadOutcome::Segment(Box::new(segment)),
-                    false => ReadOutcome::Malformed,
-                };
-            }
-            Ok(Some(Item::Payload { .. })) | Err(_) => return ReadOutcome::Malformed,
-        }
+        connection.advance(ResponderEvent::ProofFailed);
+        let remote = connection.remote.ip();
+        log::debug!(
+            "vi-tcp listener: connection request refused: host={remote} counter={}",
+            counter.name()
+        );
+        self.context.count(counter);
+        let (kind, error) = (SegmentType::ConnectReject, refusal(IsCode::Security));
+        self.refuse(now_ns, number, header.message, (kind, error));
     }
 }

@@ -14,11 +14,13 @@
 mod clients;
 mod local_address;
 
+pub(super) use clients::{FromOwner, HandOff};
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pmd_port::fork::Descriptor;
 
@@ -26,12 +28,12 @@ use serde::{Deserialize, Serialize};
 use vitcp_lite::CeHeader;
 use vitcp_lite::keyed::Nonce;
 
-use super::ViTcp;
+use super::context::Context;
 use super::counters::Counter;
+use super::epoll_set::EpollSet;
 use super::socket::{ListenSocket, host_of, is_would_block, normalized, try_bind};
 use super::timers::TimerKey;
 use crate::attach::socket::Socket;
-use crate::datapath::Datapath;
 use crate::listen_retry::{LISTEN_TIMEOUT, retry_listening};
 
 use local_address::{LocalAddress, LocalListener};
@@ -39,11 +41,11 @@ use local_address::{LocalAddress, LocalListener};
 /// Upper half of the epoll user data of the sockets of this module; no connection has this generation.
 pub(super) const LISTENER_GENERATION: u32 = u32::MAX;
 /// Lower half for the listening TCP socket.
-const TCP_LISTENER: u32 = 0;
+pub(super) const TCP_LISTENER: u32 = 0;
 /// The Unix socket that accepts clients.
-const UNIX_LISTENER: u32 = 1;
+pub(super) const UNIX_LISTENER: u32 = 1;
 /// The connection to the owner.
-const OWNER: u32 = 2;
+pub(super) const OWNER: u32 = 2;
 /// The connection of the first client.
 const FIRST_CLIENT: u32 = 3;
 /// Limit of listener clients.
@@ -53,7 +55,7 @@ const RETRY_NS: u64 = 10_000_000;
 /// Maximum clients accepted in one poll.
 const MAX_CLIENT_ACCEPTS: u32 = 32;
 /// Maximum messages read from one program in one poll: more than its socket queue holds by default.
-const MAX_MESSAGES: u32 = 512;
+pub(super) const MAX_MESSAGES: u32 = 512;
 
 /// Messages between owner and clients, serialized by position: the order of variants and fields is the
 /// format.
@@ -75,28 +77,28 @@ enum Message {
 
 /// State of a connection that is handed off.
 #[derive(Clone, Serialize, Deserialize)]
-struct HandoffRequest {
+pub(super) struct HandoffRequest {
     /// The Connect Request.
     request: Vec<u8>,
     /// The challenge that it responds to, if there was one: the next program verifies the proof itself.
-    challenge: Option<SentChallenge>,
+    pub(super) challenge: Option<SentChallenge>,
     /// Clients that have returned it.
-    tried: Vec<u32>,
+    pub(super) tried: Vec<u32>,
 }
 
 /// A challenge that a program has sent.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-struct SentChallenge {
-    challenge: Nonce,
+pub(super) struct SentChallenge {
+    pub(super) challenge: Nonce,
     /// The number of its segment.
-    message: u32,
+    pub(super) message: u32,
 }
 
 /// Identifies requests that a program listens for: by called discriminator; of peers also by host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct ListenKey {
-    peer: Option<[u8; 16]>,
-    called: Vec<u8>,
+    pub(super) peer: Option<[u8; 16]>,
+    pub(super) called: Vec<u8>,
 }
 
 impl ListenKey {
@@ -171,6 +173,8 @@ enum Role {
 
 /// The listener of a NIC, which programs of a host share.
 pub(super) struct SharedListener {
+    /// Directory of the Unix socket that shares the listener; by default the runtime directory.
+    directory: Option<PathBuf>,
     role: Role,
     /// Kept also without a role: as long as one program has it open, TCP completes connections.
     listen_socket: Option<ListenSocket>,
@@ -198,8 +202,10 @@ fn epoll_data(number: u32) -> u64 {
 }
 
 impl SharedListener {
-    pub(super) fn new() -> Self {
+    /// Creates a listener without a role. `directory`: that of the Unix socket; by default the runtime directory.
+    pub(super) fn new(directory: Option<PathBuf>) -> Self {
         Self {
+            directory,
             role: Role::None,
             listen_socket: None,
             listens_changed: false,
@@ -209,8 +215,9 @@ impl SharedListener {
         }
     }
 
-    pub(super) fn has_returned(&self) -> bool {
-        !self.returned.is_empty()
+    /// Returns the number of connections that clients have returned, and that are not processed.
+    pub(super) fn returned(&self) -> usize {
+        self.returned.len()
     }
 
     /// Iterates over the sockets to other programs of the host, with their numbers for epoll.
@@ -240,45 +247,52 @@ impl SharedListener {
             Role::None | Role::ListenerClient { .. } => None,
         }
     }
-}
 
-impl ViTcp {
     /// Starts listening: at the first VI [VI/TCP 4.3], or when a consumer waits for a request, if that is
     /// sooner. Logs `PortTaken` at the last try only.
-    pub(crate) fn start_listening(&mut self, is_last_try: bool) -> ListenState {
-        if self.shared_listener.has_role() {
+    pub(super) fn start(
+        &mut self,
+        is_last_try: bool,
+        epoll: &EpollSet,
+        context: &mut Context,
+    ) -> ListenState {
+        if self.has_role() {
             return ListenState::Listening;
         }
-        let had_socket = self.shared_listener.listen_socket.is_some();
-        let (state, error) = match self.acquire_role() {
+        let had_socket = self.listen_socket.is_some();
+        let (state, error) = match self.acquire_role(epoll, context) {
             Ok(()) => return ListenState::Listening,
             Err(ListenError::PortTaken(error)) => (ListenState::PortTaken, error),
             Err(ListenError::Failed(error)) => (ListenState::Failed, error),
         };
         // Without a role nothing would accept its connections.
-        self.shared_listener.listen_socket.take_if(|_| !had_socket);
+        self.listen_socket.take_if(|_| !had_socket);
         if is_last_try || state == ListenState::Failed {
-            self.log_limited(log::Level::Error, format_args!("listen failed: {error}"));
+            context.log_limited(log::Level::Error, format_args!("listen failed: {error}"));
         }
         state
     }
 
     /// Stops listening; another program of this host that shares the listener continues.
-    pub(super) fn close_listener(&mut self) {
-        for (socket, _) in self.shared_listener.local_sockets() {
+    pub(super) fn close(&mut self, epoll: &EpollSet) {
+        for (socket, _) in self.local_sockets() {
             // Each stays open until its deferred close.
-            self.epoll.remove(socket);
+            epoll.remove(socket);
         }
-        if let Some(listen_socket) = self.shared_listener.listen_socket() {
+        if let Some(listen_socket) = self.listen_socket() {
             // Clients have it open, so closing it here does not unregister it.
-            self.epoll.remove(listen_socket);
+            epoll.remove(listen_socket);
         }
-        self.shared_listener = SharedListener::new();
+        *self = Self::new(self.directory.take());
     }
 
     /// Listens as the only program at this port.
-    pub(crate) fn listen_exclusively(&mut self) -> io::Result<()> {
-        let bound = ListenSocket::bind(self.local_address());
+    pub(super) fn listen_exclusively(
+        &mut self,
+        epoll: &EpollSet,
+        context: &Context,
+    ) -> io::Result<()> {
+        let bound = ListenSocket::bind(context.local_address());
         let listen_socket = bound.map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => io::Error::new(
                 error.kind(),
@@ -287,26 +301,26 @@ impl ViTcp {
             ),
             _ => error,
         })?;
-        self.shared_listener.listen_socket = Some(listen_socket);
-        self.shared_listener.role = Role::Exclusive;
-        self.register_tcp()
+        self.listen_socket = Some(listen_socket);
+        self.role = Role::Exclusive;
+        self.register_tcp(epoll)
     }
 
     /// Becomes listener owner or client. Never blocks.
-    fn acquire_role(&mut self) -> Result<(), ListenError> {
+    fn acquire_role(&mut self, epoll: &EpollSet, context: &Context) -> Result<(), ListenError> {
         vi_core::sys::with_signals_blocked(pmd_port::deferred_close::start)?;
-        let at = self.local_address();
-        let address = LocalAddress::of(self.local_directory.as_deref(), at)?;
-        let listen_socket = match self.shared_listener.listen_socket.take() {
+        let at = context.local_address();
+        let address = LocalAddress::of(self.directory.as_deref(), at)?;
+        let listen_socket = match self.listen_socket.take() {
             Some(listen_socket) => Ok(listen_socket),
             None => ListenSocket::bind(at),
         };
         let address = match listen_socket {
             Ok(listen_socket) => {
                 // Kept also without a role, see the field.
-                self.shared_listener.listen_socket = Some(listen_socket);
+                self.listen_socket = Some(listen_socket);
                 match address.listen()? {
-                    Ok(local) => return Ok(self.become_owner(local)?),
+                    Ok(local) => return Ok(self.become_owner(local, epoll)?),
                     Err(address) => address,
                 }
             }
@@ -315,25 +329,27 @@ impl ViTcp {
         };
         // The owner passes descriptors.
         let owner = connect_to_owner(&address)?.into_foreign();
-        Ok(self.become_client(owner)?)
+        Ok(self.become_client(owner, epoll)?)
     }
 
-    fn become_owner(&mut self, local: LocalListener) -> io::Result<()> {
-        self.shared_listener.tcp_paused = false;
-        self.shared_listener.local_paused = false;
-        self.shared_listener.role = Role::ListenerOwner {
+    fn become_owner(&mut self, local: LocalListener, epoll: &EpollSet) -> io::Result<()> {
+        self.tcp_paused = false;
+        self.local_paused = false;
+        self.role = Role::ListenerOwner {
             local,
             clients: Vec::new(),
             next_client: FIRST_CLIENT,
         };
-        let registered = self.register_tcp().and_then(|()| self.register_local());
+        let registered = self
+            .register_tcp(epoll)
+            .and_then(|()| self.register_local(epoll));
         if registered.is_err() {
-            self.shared_listener.role = Role::None;
+            self.role = Role::None;
         }
         registered
     }
 
-    fn become_client(&mut self, owner: Socket) -> io::Result<()> {
+    fn become_client(&mut self, owner: Socket, epoll: &EpollSet) -> io::Result<()> {
         if owner.peer()?.uid != nix::unistd::geteuid().as_raw() {
             return Err(io::Error::new(
                 io::ErrorKind::AddrInUse,
@@ -342,107 +358,101 @@ impl ViTcp {
             ));
         }
         owner.take_descriptors();
-        self.epoll
-            .add_while_readable(Fd(owner.as_fd()), epoll_data(OWNER))?;
-        self.shared_listener.local_paused = false;
-        self.shared_listener.role = Role::ListenerClient {
+        epoll.add_while_readable(Fd(owner.as_fd()), epoll_data(OWNER))?;
+        self.local_paused = false;
+        self.role = Role::ListenerClient {
             owner,
             reported: BTreeMap::new(),
             seen: BTreeMap::new(),
         };
-        self.shared_listener.listens_changed = true;
+        self.listens_changed = true;
         Ok(())
     }
 
     /// Retries what failed before: acquiring a role after the owner ended, registrations, the report to the owner.
-    pub(super) fn retry_listener(&mut self, now_ns: u64) {
-        if !self.shared_listener.has_role()
+    pub(super) fn retry(&mut self, now_ns: u64, epoll: &EpollSet, context: &mut Context) {
+        if !self.has_role()
             && let Err(ListenError::PortTaken(error) | ListenError::Failed(error)) =
-                self.acquire_role()
+                self.acquire_role(epoll, context)
         {
-            let own = self.local_address();
+            let own = context.local_address();
             log::debug!("vi-tcp {own}: no listener owner: {error}");
-            self.timers.set(now_ns + RETRY_NS, TimerKey::SharedListener);
+            context
+                .timers
+                .set(now_ns + RETRY_NS, TimerKey::SharedListener);
             return;
         }
         let resumed = (|| {
-            if self.shared_listener.tcp_paused {
-                self.register_tcp()?;
-                self.shared_listener.tcp_paused = false;
+            if self.tcp_paused {
+                self.register_tcp(epoll)?;
+                self.tcp_paused = false;
             }
-            if self.shared_listener.local_paused && !pmd_port::deferred_close::is_full() {
-                self.register_local()?;
-                self.shared_listener.local_paused = false;
+            if self.local_paused && !pmd_port::deferred_close::is_full() {
+                self.register_local(epoll)?;
+                self.local_paused = false;
             }
             Ok::<_, io::Error>(())
         })();
         if let Err(error) = resumed {
             let line = format_args!("epoll registration of the listener failed: {error}");
-            self.log_limited(log::Level::Error, line);
-            self.pause_listener(now_ns);
-        } else if self.shared_listener.local_paused {
-            self.timers.set(now_ns + RETRY_NS, TimerKey::SharedListener);
+            context.log_limited(log::Level::Error, line);
+            self.pause(now_ns, epoll, context);
+        } else if self.local_paused {
+            context
+                .timers
+                .set(now_ns + RETRY_NS, TimerKey::SharedListener);
         }
-        self.notify_owner(now_ns);
     }
 
     /// Pauses accepting and reading for [`RETRY_NS`] because descriptors are exhausted.
-    pub(super) fn pause_listener(&mut self, now_ns: u64) {
-        self.shared_listener.tcp_paused = true;
-        if let Some(listen_socket) = self.shared_listener.listen_socket() {
-            self.epoll.remove(listen_socket);
+    pub(super) fn pause(&mut self, now_ns: u64, epoll: &EpollSet, context: &mut Context) {
+        self.tcp_paused = true;
+        if let Some(listen_socket) = self.listen_socket() {
+            epoll.remove(listen_socket);
         }
-        self.pause_local(now_ns);
+        self.pause_local(now_ns, epoll, context);
     }
 
     /// Pauses accepting and reading other programs of the host for [`RETRY_NS`].
-    fn pause_local(&mut self, now_ns: u64) {
-        self.shared_listener.local_paused = true;
-        for (socket, _) in self.shared_listener.local_sockets() {
-            self.epoll.remove(socket);
+    fn pause_local(&mut self, now_ns: u64, epoll: &EpollSet, context: &mut Context) {
+        self.local_paused = true;
+        for (socket, _) in self.local_sockets() {
+            epoll.remove(socket);
         }
-        self.timers.set(now_ns + RETRY_NS, TimerKey::SharedListener);
+        context
+            .timers
+            .set(now_ns + RETRY_NS, TimerKey::SharedListener);
     }
 
     /// Pauses other programs of the host, and returns true, if descriptors that they passed have filled the queue
     /// of deferred closes: no more of them may be received.
-    fn is_local_paused(&mut self, now_ns: u64) -> bool {
-        if !self.shared_listener.local_paused && pmd_port::deferred_close::is_full() {
-            self.counters.count(Counter::LocalPauses);
-            self.pause_local(now_ns);
+    fn is_local_paused(&mut self, now_ns: u64, epoll: &EpollSet, context: &mut Context) -> bool {
+        if !self.local_paused && pmd_port::deferred_close::is_full() {
+            context.count(Counter::LocalPauses);
+            self.pause_local(now_ns, epoll, context);
         }
-        self.shared_listener.local_paused
+        self.local_paused
     }
 
     /// Registers the listening TCP socket with epoll.
-    fn register_tcp(&self) -> io::Result<()> {
-        match self.shared_listener.listen_socket() {
+    fn register_tcp(&self, epoll: &EpollSet) -> io::Result<()> {
+        match self.listen_socket() {
             Some(listen_socket) => {
                 let data = epoll_data(TCP_LISTENER);
-                self.epoll.add_while_readable(listen_socket, data)
+                epoll.add_while_readable(listen_socket, data)
             }
             None => Ok(()),
         }
     }
 
     /// Registers the sockets to other programs of the host with epoll.
-    fn register_local(&self) -> io::Result<()> {
-        for (socket, number) in self.shared_listener.local_sockets() {
+    fn register_local(&self, epoll: &EpollSet) -> io::Result<()> {
+        for (socket, number) in self.local_sockets() {
             // It may be registered already, if an earlier attempt failed for another socket.
-            self.epoll.remove(&socket);
-            self.epoll.add_while_readable(socket, epoll_data(number))?;
+            epoll.remove(&socket);
+            epoll.add_while_readable(socket, epoll_data(number))?;
         }
         Ok(())
-    }
-
-    /// Serves a socket of this module, by its number.
-    pub(super) fn serve_listener(&mut self, now_ns: u64, number: u32, path: &mut Datapath) {
-        match number {
-            TCP_LISTENER => self.accept_connections(now_ns),
-            UNIX_LISTENER => self.accept_clients(now_ns),
-            OWNER => self.read_owner(now_ns, path),
-            client => self.read_client(now_ns, client),
-        }
     }
 }
 

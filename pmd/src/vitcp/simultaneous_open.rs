@@ -9,20 +9,19 @@ use std::net::SocketAddr;
 
 use vi_engine::ConnId;
 use vi_types::{CallError, ViIndex};
-use vitcp_lite::machine::peer::{
-    PeerAction, PeerEvent, PeerName, PeerState, Precedence, precedence,
-};
+use vitcp_lite::machine::peer::{PeerName, Precedence, precedence};
 use vitcp_lite::machine::responder::ResponderEvent;
 use vitcp_lite::{CeHeader, IsCode, RemoteError, SegmentHeader, SegmentType};
 
+use super::MAX_ACCEPTS;
+use super::ce_header::{Advertised, from_wire};
 use super::challenge::refusal;
-use super::connection::{Machine, Phase, ReceivedRequest, Request, Stage};
-use super::connection_options::{Advertised, compare};
+use super::connection::ReceivedRequest;
+use super::connector::Connector;
 use super::counters::Counter;
-use super::establish::from_wire;
+use super::request::{Remaining, Request};
 use super::socket::host_of;
-use super::{MAX_ACCEPTS, ViTcp};
-use crate::datapath::Datapath;
+use super::transfer::StreamIo;
 
 /// Resolution of a peer's request that matches one of ours.
 enum Resolution {
@@ -34,7 +33,7 @@ enum Resolution {
     Refuse,
 }
 
-impl ViTcp {
+impl Connector {
     /// Processes a peer's request.
     pub(super) fn on_peer_request(
         &mut self,
@@ -42,44 +41,39 @@ impl ViTcp {
         conn: ConnId,
         received: &ReceivedRequest,
         (request, tried): ((&SegmentHeader, &CeHeader), &[u32]),
-        path: &mut Datapath,
+        path: &mut impl StreamIo,
     ) {
-        let remote = self.connection_of(conn).map(|connection| connection.remote);
+        let remote = self
+            .connections
+            .of(conn)
+            .map(|connection| connection.remote);
         match remote.and_then(|remote| self.match_peer(remote, &received.ce)) {
             None => self.hand_off_or_refuse(now_ns, conn, request, tried),
             Some(resolution) => self.resolve(now_ns, conn, received, resolution, path),
         }
     }
 
-    /// Checks that the certificate of the sender of a peer request is valid for its address, as that of the host that our
-    /// own request connects to must be: either request may make the connection. True without TLS.
-    pub(super) fn is_certified_peer(&self, number: u32) -> bool {
-        self.connection(number)
-            .is_some_and(|connection| connection.stream.is_certified_for(connection.remote.ip()))
-    }
-
     /// Resolves the peer requests that were deferred until the response to one of ours. Returns true if there
     /// were any.
-    pub(super) fn retry_deferred_peers(&mut self, now_ns: u64, path: &mut Datapath) -> bool {
+    pub(super) fn retry_deferred_peers(&mut self, now_ns: u64, path: &mut impl StreamIo) -> bool {
         let mut some = false;
         for _ in 0..MAX_ACCEPTS {
             let Some(conn) = self.deferred_peers.pop() else {
                 break;
             };
-            let Some(connection) = self.connection_of(conn) else {
+            let Some(connection) = self.connections.of(conn) else {
                 continue;
             };
             some = true;
             let remote = connection.remote;
-            let Stage::RequestReceived(received) = &connection.stage else {
-                self.remove(conn.index());
+            let Some(received) = connection.received_request().copied() else {
+                self.connections.remove(conn.index(), &mut self.context);
                 continue;
             };
-            let received = **received;
             match self.match_peer(remote, &received.ce) {
                 Some(resolution) => self.resolve(now_ns, conn, &received, resolution, path),
                 None => {
-                    self.counters.count(Counter::NoMatch);
+                    self.context.count(Counter::NoMatch);
                     self.refuse_peer(now_ns, conn);
                 }
             }
@@ -88,19 +82,20 @@ impl ViTcp {
     }
 
     /// Accepts the deferred peer request of a VI without a response to the VI's own request.
-    pub(super) fn yield_to_peer(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
-        let request = self.endpoint_mut(vi).and_then(|ep| ep.request());
+    pub(super) fn yield_to_peer(&mut self, now_ns: u64, vi: ViIndex, path: &mut impl StreamIo) {
+        let request = self.vis.request(vi);
         let Some(conn) = request.and_then(|request| request.deferred_peer.take()) else {
             return;
         };
-        match self.connection_of(conn).map(|connection| &connection.stage) {
-            Some(Stage::RequestReceived(received)) => {
-                let received = **received;
+        let Some(connection) = self.connections.of(conn) else {
+            return;
+        };
+        match connection.received_request().copied() {
+            Some(received) => {
                 self.resolve_precedence(vi, Precedence::YieldToPeer);
                 self.accept_peer(now_ns, conn, vi, &received, path);
             }
-            Some(_) => self.remove(conn.index()),
-            None => {}
+            None => self.connections.remove(conn.index(), &mut self.context),
         }
     }
 
@@ -110,14 +105,14 @@ impl ViTcp {
         conn: ConnId,
         received: &ReceivedRequest,
         resolution: Resolution,
-        path: &mut Datapath,
+        path: &mut impl StreamIo,
     ) {
         match resolution {
             Resolution::Refuse => self.refuse_peer(now_ns, conn),
             Resolution::Accept(vi) => self.accept_peer(now_ns, conn, vi, received, path),
             Resolution::Defer(vi) => {
-                let at_ns = now_ns + self.settings.response_timeout_ns;
-                if let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) {
+                let at_ns = now_ns + self.context.settings.response_timeout_ns;
+                if let Some(request) = self.vis.request(vi) {
                     request.deferred_peer = Some(conn);
                     request.yield_at_ns = at_ns;
                 }
@@ -138,11 +133,11 @@ impl ViTcp {
         conn: ConnId,
         vi: ViIndex,
         received: &ReceivedRequest,
-        path: &mut Datapath,
+        path: &mut impl StreamIo,
     ) {
         self.advance_request(conn, ResponderEvent::Match);
-        let ep = self.endpoint(vi);
-        let differs = ep.and_then(|ep| compare(ep, &received.ce, Advertised::InRequest).err());
+        let of = self.vis.get(vi);
+        let differs = of.and_then(|of| of.compare(&received.ce, Advertised::InRequest).err());
         if let Some(error) = differs {
             let is_code = match error {
                 CallError::ReliabilityLevel => IsCode::ReliabilityLevel,
@@ -159,27 +154,19 @@ impl ViTcp {
     /// Finds the VI whose peer request matches this one of a remote VI, and resolves the two.
     fn match_peer(&mut self, remote: SocketAddr, request: &CeHeader) -> Option<Resolution> {
         let called = from_wire(&request.called);
-        let mut found: Option<(u64, ViIndex)> = None;
-        for (slot, ep) in self.endpoints.iter().enumerate() {
-            let Some(ep) = ep else {
-                continue;
-            };
-            let (Phase::Requesting(ours), Some(peer)) = (&ep.phase, &ep.peer_request) else {
-                continue;
-            };
-            let matches = ours.remote.host.0 == host_of(remote)
+        let matches = |ours: &Request| {
+            ours.is_peer()
+                && ours.remote.host.0 == host_of(remote)
                 && ours.remote.discriminator == called
-                && matches!(ours.machine, Machine::Peer(_))
-                && ours.deferred_peer.is_none();
-            let is_itself = self.local_address_of(ours) == Some(remote);
-            if matches && !is_itself && found.is_none_or(|(number, _)| peer.number < number) {
-                found = Some((peer.number, ViIndex(slot as u32)));
-            }
-        }
-        let (_, vi) = found?;
-        let Phase::Requesting(ours) = &self.endpoint(vi)?.phase else {
-            return None;
+                && ours.deferred_peer.is_none()
+                && self.local_address_of(ours) != Some(remote)
         };
+        let requests = self.vis.requests();
+        let numbered = requests
+            .filter_map(|(vi, of, ours)| Some((of.peer_request.as_ref()?.number, vi, ours)));
+        let (_, vi, ours) = numbered
+            .filter(|(.., ours)| matches(ours))
+            .min_by_key(|(number, ..)| *number)?;
         let theirs = PeerName {
             host: host_of(remote),
             port: remote.port(),
@@ -195,8 +182,7 @@ impl ViTcp {
                 };
                 precedence(ours, theirs)
             });
-        let is_pending = ours.machine == Machine::Peer(PeerState::PendingAccept);
-        if is_pending && precedence == Precedence::YieldToPeer {
+        if ours.is_peer_pending() && precedence == Precedence::YieldToPeer {
             return Some(Resolution::Defer(vi));
         }
         self.resolve_precedence(vi, precedence)
@@ -204,32 +190,24 @@ impl ViTcp {
 
     /// Passes a simultaneous open to the state machine of a VI's request.
     fn resolve_precedence(&mut self, vi: ViIndex, precedence: Precedence) -> Option<Resolution> {
-        let request = self.endpoint_mut(vi).and_then(|ep| ep.request())?;
-        let Machine::Peer(state) = request.machine else {
-            return None;
-        };
-        let (state, action) = state.on(PeerEvent::SimultaneousOpen(precedence));
-        match action {
-            PeerAction::AcceptTheirs => {
-                request.machine = Machine::Peer(state);
-                let own = request.connection.take();
-                if let Some(number) = own {
-                    self.remove(number);
+        let request = self.vis.request(vi)?;
+        match request.on_simultaneous_open(precedence)? {
+            Remaining::Theirs => {
+                if let Some(number) = request.connection.take() {
+                    self.connections.remove(number, &mut self.context);
                 }
                 Some(Resolution::Accept(vi))
             }
-            PeerAction::RefuseTheirs => {
-                request.machine = Machine::Peer(state);
-                self.counters.count(Counter::PeerCrossed);
+            Remaining::Ours => {
+                self.context.count(Counter::PeerCrossed);
                 Some(Resolution::Refuse)
             }
-            _ => None,
         }
     }
 
     /// Returns the local address of a request's TCP connection, if it has one.
     fn local_address_of(&self, request: &Request) -> Option<SocketAddr> {
         let number = request.connection?;
-        self.connection(number).map(|own| own.local)
+        self.connections.get(number).map(|own| own.local)
     }
 }

@@ -8,14 +8,17 @@ use std::time::Duration;
 use pmd_port::fork::Descriptor;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
+use super::counters::Counter;
 use super::credentials::Credentials;
-use super::tls::TlsSession;
-use crate::datapath::stream::IoVecs;
+use super::tls::{TlsSession, is_tls_error, is_truncated};
+use super::transfer::{CloseReason, IoVecs};
 
 /// Backlog of a listening socket.
 const BACKLOG: i32 = 1024;
 /// Unanswered keepalive probes after which a host is lost.
 const PROBES: u32 = 3;
+/// Maximum bytes that one call of [`Stream::discard`] discards.
+const DISCARDED_BYTES: usize = 128 << 10;
 /// Lower limit and default of the assumed TCP segment size in bytes.
 const MIN_SEGMENT_BYTES: u32 = 536;
 
@@ -306,9 +309,19 @@ impl Stream {
         }
     }
 
-    /// Reads and discards raw bytes, without TLS; 0 at the end of the stream.
-    pub(super) fn drain(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        receive_into(&self.socket, buffer)
+    /// Discards received raw bytes, without TLS, at most [`DISCARDED_BYTES`]; returns their number, 0 at the end of the
+    /// stream.
+    pub(super) fn discard(&mut self) -> io::Result<usize> {
+        let (fd, nowhere) = (self.socket.as_raw_fd(), core::ptr::null_mut());
+        // TCP drops the bytes instead of copying them.
+        let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+        loop {
+            // SAFETY: with `MSG_TRUNC` the kernel writes nothing.
+            let got = unsafe { receive(fd, nowhere, DISCARDED_BYTES, flags) };
+            if let Some(result) = syscall_result(got) {
+                return result;
+            }
+        }
     }
 
     /// Closes the sending direction: close_notify with TLS, then FIN. False if earlier data waits for
@@ -419,6 +432,17 @@ fn syscall_result(result: isize) -> Option<io::Result<usize>> {
 /// Checks for `EAGAIN`: the operation would block.
 pub(super) fn is_would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
+}
+
+/// Returns why a connection breaks on which a system call failed.
+pub(super) fn close_reason(error: &io::Error) -> CloseReason {
+    log::debug!("vi-tcp: connection failed: {error}");
+    match error.raw_os_error() {
+        Some(libc::EFAULT) => CloseReason::MemoryInvalid,
+        _ if is_tls_error(error) => CloseReason::Protocol(Counter::DropTls),
+        _ if is_truncated(error) => CloseReason::Protocol(Counter::TlsCut),
+        _ => CloseReason::ConnectionLost,
+    }
 }
 
 fn new_socket(address: SocketAddr) -> io::Result<Descriptor> {

@@ -11,7 +11,7 @@ use vi_types::{Discriminator, HostAddress, NetAddress, ViIndex, ViState};
 
 use self::tls_client::{Certificates, TlsClient};
 use super::budget::{MAX_POLL_UNITS, MAX_TURN_UNITS};
-use super::connection::{Connection, Phase};
+use super::connection::Connection;
 use super::socket::is_would_block;
 use super::source::Source;
 use super::testkit::{CONNECT_ACCEPT, NAMED, NO_MATCH, Program, request, with_tls};
@@ -24,11 +24,12 @@ const HOSTS: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 111, 0, 1), Ipv4Addr::new(127, 
 /// Has a VI accept the next request for [`NAMED`].
 fn accept(program: &Program, vi: u32, request: impl FnOnce()) {
     let called = Discriminator::new(NAMED).unwrap();
-    let listener = program.with(|tcp, _| tcp.listen(0, called));
+    let listener = program.with(|tcp, _| tcp.connector.listen(0, called));
     request();
-    let indication = program.poll_until(|| program.with(|tcp, _| tcp.take_indication(listener)));
+    let indication =
+        program.poll_until(|| program.with(|tcp, _| tcp.connector.take_indication(listener)));
     let conn = indication.conn;
-    let accepted = program.with(|tcp, path| tcp.accept(conn, ViIndex(vi), path));
+    let accepted = program.with(|tcp, path| tcp.connector.accept(conn, ViIndex(vi), path));
     assert_eq!(accepted, Ok(()));
 }
 
@@ -41,15 +42,13 @@ fn connect(program: &Program, vi: u32) -> TcpStream {
 }
 
 fn connection(tcp: &ViTcp, vi: u32) -> Option<&Connection> {
-    match tcp.endpoint(ViIndex(vi))?.phase {
-        Phase::Connected(number) => tcp.connection(number),
-        _ => None,
-    }
+    let number = tcp.connector.vis.connection_of(ViIndex(vi))?;
+    tcp.connector.connections.get(number)
 }
 
 /// Returns the number of segments that the connection of a VI has received.
 fn received(program: &Program, vi: u32) -> u32 {
-    program.with(|tcp, _| connection(tcp, vi).unwrap().rx.number)
+    program.with(|tcp, _| connection(tcp, vi).unwrap().transfer.rx.number)
 }
 
 /// NOPs with these message numbers.
@@ -233,7 +232,7 @@ fn peer_request_needs_a_certificate_for_the_address_of_its_sender() {
         timeout_ns: None,
     };
     program
-        .with(|tcp, path| tcp.connect_peer(0, ViIndex(0), &command, path))
+        .with(|tcp, path| tcp.connector.connect_peer(0, ViIndex(0), &command, path))
         .unwrap();
     let [valid, other] = HOSTS.map(|host| certificates.issue(&host.to_string(), host));
     let mut impostor = TlsClient::new(&program, HOSTS[0], &other);
@@ -268,7 +267,7 @@ fn rdma_misses_of_local_peers_count_for_their_user() {
         targets: &[],
         timeout_ns: None,
     };
-    let key = |vi| program.with(|tcp, _| connection(tcp, vi).unwrap().rx.miss_key);
+    let key = |vi| program.with(|tcp, _| connection(tcp, vi).unwrap().transfer.rx.miss_key);
     for (users, keys) in [
         ([7, 8], [Some(Source::User(8)), Some(Source::User(7))]),
         ([7, 7], [None, None]),
@@ -277,7 +276,8 @@ fn rdma_misses_of_local_peers_count_for_their_user() {
             |tcp: &mut ViTcp| (0..2).for_each(|vi| tcp.set_user(ViIndex(vi), users[vi as usize]));
         program.with(|tcp, _| set(tcp));
         accept(&program, 1, || {
-            let begun = program.with(|tcp, path| tcp.connect(0, ViIndex(0), &command, path));
+            let begun =
+                program.with(|tcp, path| tcp.connector.connect(0, ViIndex(0), &command, path));
             assert_eq!(begun, Ok(()));
         });
         program.poll_until(|| {
@@ -285,7 +285,8 @@ fn rdma_misses_of_local_peers_count_for_their_user() {
             (state == Some(ViState::Connected)).then_some(())
         });
         assert_eq!([key(0), key(1)], keys);
-        program.with(|tcp, path| (0..2).for_each(|vi| tcp.disconnect(0, ViIndex(vi), path)));
+        program
+            .with(|tcp, path| (0..2).for_each(|vi| tcp.connector.disconnect(0, ViIndex(vi), path)));
     }
     let remote = connect(&program, 2);
     let expected = Source::address(remote.local_addr().unwrap());

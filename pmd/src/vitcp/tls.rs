@@ -11,7 +11,7 @@ use socket2::SockRef;
 use vi_core::log_limiter::LogLimiter;
 
 use super::credentials::{Credentials, is_valid_for};
-use crate::datapath::stream::IoVecs;
+use super::transfer::IoVecs;
 
 /// Approximate limit of encrypted bytes that TCP has not taken; written with one system call.
 pub(super) const SEND_BUFFER_BYTES: usize = 256 << 10;

@@ -32,7 +32,8 @@ impl Program {
         let Some(Backend::ViTcp(poller)) = held.as_ref() else {
             panic!("another transport");
         };
-        let Role::ListenerOwner { local, .. } = &poller.transport.shared_listener.role else {
+        let Role::ListenerOwner { local, .. } = &poller.transport.connector.shared_listener.role
+        else {
             panic!("not the listener owner");
         };
         let takes: libc::c_int = 1;

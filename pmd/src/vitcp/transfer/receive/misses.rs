@@ -1,18 +1,17 @@
 //! RDMA accesses of peers whose handle names no region: counted and limited; after too many the
 //! connection breaks (ADR 0041).
 
-use vi_core::memory::Access;
-use vi_engine::EngineIo;
 use vi_types::AsyncError;
 use vitcp_lite::{IsCode, RemoteError, ViErrorType};
 
 use super::Receiver;
-use crate::vitcp::closing::CloseReason;
 use crate::vitcp::counters::Counter;
+use crate::vitcp::transfer::stream_io::RemoteAccess;
+use crate::vitcp::transfer::{CloseReason, StreamIo};
 
-impl Receiver<'_> {
+impl<P: StreamIo> Receiver<'_, P> {
     /// Looks up the memory of an RDMA access.
-    pub(super) fn may_access(&mut self, at: (u64, u32), bytes: u32, access: Access) -> bool {
+    pub(super) fn may_access(&mut self, at: (u64, u32), bytes: u32, access: RemoteAccess) -> bool {
         let allowed = self.path.may_access(self.vi, at, bytes, access);
         if !allowed && !self.path.names_region(self.vi, at.1) {
             self.miss();
@@ -23,16 +22,16 @@ impl Receiver<'_> {
     #[cold]
     fn miss(&mut self) {
         self.counters.count(Counter::RdmaMisses);
-        let key = self.connection.rx.miss_key;
-        let connection = &mut self.connection.rx.misses;
+        let key = self.transfer.rx.miss_key;
+        let connection = &mut self.transfer.rx.misses;
         self.misses.miss(self.now_ns, key, connection);
     }
 
     /// Checks whether an access on a watched connection is refused without a look-up.
     #[cold]
     pub(super) fn is_limited(&mut self) -> bool {
-        let key = self.connection.rx.miss_key;
-        let connection = &mut self.connection.rx.misses;
+        let key = self.transfer.rx.miss_key;
+        let connection = &mut self.transfer.rx.misses;
         let limited = !self.misses.may_look_up(self.now_ns, key, connection);
         if limited {
             self.counters.count(Counter::DropRdmaLimited);
@@ -44,7 +43,7 @@ impl Receiver<'_> {
     /// connection is reported to the consumer.
     #[cold]
     pub(super) fn drop_limited(&mut self) -> Result<(), CloseReason> {
-        if !self.misses.is_exhausted(&self.connection.rx.misses) {
+        if !self.misses.is_exhausted(&self.transfer.rx.misses) {
             return Ok(());
         }
         self.path.report(self.vi, AsyncError::RdmaWriteProtection);
@@ -55,12 +54,12 @@ impl Receiver<'_> {
     #[cold]
     pub(super) fn refuse_access(&mut self) -> Result<(), CloseReason> {
         self.break_if_reliable(ViErrorType::RdmaProtection)?;
-        if !self.misses.is_exhausted(&self.connection.rx.misses) {
+        if !self.misses.is_exhausted(&self.transfer.rx.misses) {
             return Ok(());
         }
         self.counters.count(Counter::RdmaMissBreaks);
         Err(CloseReason::ReportedToPeer {
-            number: self.connection.rx.number,
+            number: self.transfer.rx.number,
             error: RemoteError {
                 vi_error: ViErrorType::RdmaProtection,
                 is_code: IsCode::None,

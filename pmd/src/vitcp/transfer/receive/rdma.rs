@@ -1,17 +1,15 @@
 //! RDMA: targets of writes, reads of the peer, and responses to our reads.
 
-use vi_core::memory::Access;
 use vi_core::memory::copy::WORD_BYTES;
-use vi_engine::{Claim, EngineIo, Status};
+use vi_engine::{Claim, Status};
 use vi_types::{AsyncError, ViIndex};
 use vitcp_lite::{Flags, RdmaHeader, SegmentHeader, ViErrorType};
 
 use super::Receiver;
-use crate::datapath::Datapath;
-use crate::vitcp::closing::CloseReason;
-use crate::vitcp::connection::{ReadJob, RxKind, RxMessage};
 use crate::vitcp::counters::Counter;
-use crate::vitcp::in_flight::{OperationKind, SentDescriptor};
+use crate::vitcp::transfer::in_flight::{OperationKind, SentDescriptor};
+use crate::vitcp::transfer::stream_io::RemoteAccess;
+use crate::vitcp::transfer::{CloseReason, ReadJob, RxKind, RxMessage, StreamIo};
 
 /// Maximum bytes of one copy: longer ones may use string instructions, which can split aligned words.
 const COPY_BYTES: usize = 2048;
@@ -20,7 +18,7 @@ const COPY_BYTES: usize = 2048;
 /// and the last bytes last, for any fragmentation of the stream: the beginning of a word is buffered until
 /// its end is received (docs/spec/vipl-rules.md, rule 6). Returns false if the memory is not valid any more.
 pub(super) fn place_write(
-    path: &mut Datapath,
+    path: &mut impl StreamIo,
     vi: ViIndex,
     (target, total_bytes): ((u64, u32), u32),
     message: &mut RxMessage,
@@ -65,7 +63,7 @@ pub(super) fn place_write(
     true
 }
 
-impl Receiver<'_> {
+impl<P: StreamIo> Receiver<'_, P> {
     /// Checks the whole target of an RDMA write before any byte is placed, and claims a receive descriptor if
     /// the write carries immediate data.
     pub(super) fn open_write(
@@ -75,14 +73,14 @@ impl Receiver<'_> {
     ) -> Result<(), CloseReason> {
         let target = (rdma.address, rdma.handle);
         let bytes = rdma.total_bytes;
-        let limited = self.connection.rx.misses.is_watched() && self.is_limited();
+        let limited = self.transfer.rx.misses.is_watched() && self.is_limited();
         if limited && !self.params.level.is_reliable() {
             return self.drop_limited();
         }
         let allowed = self.params.rdma_write
             && bytes <= self.params.max_transfer_bytes
             && !limited
-            && self.may_access(target, bytes, Access::RemoteWrite);
+            && self.may_access(target, bytes, RemoteAccess::Write);
         if immediate {
             if !self.claim_for_write()? {
                 return Ok(());
@@ -136,10 +134,10 @@ impl Receiver<'_> {
         let bytes = rdma.total_bytes;
         let allowed = self.params.rdma_read
             && bytes <= self.params.max_transfer_bytes
-            && !(self.connection.rx.misses.is_watched() && self.is_limited())
-            && self.may_access(source, bytes, Access::RemoteRead);
-        let responses = &mut self.connection.tx.read_responses;
-        if responses.len() >= usize::from(self.connection.rx.reads_accepted.max(1)) {
+            && !(self.transfer.rx.misses.is_watched() && self.is_limited())
+            && self.may_access(source, bytes, RemoteAccess::Read);
+        let responses = &mut self.transfer.tx.read_responses;
+        if responses.len() >= usize::from(self.transfer.rx.reads_accepted.max(1)) {
             return Err(CloseReason::Protocol(Counter::DropTooManyReads));
         }
         responses.push_back(ReadJob {
@@ -164,7 +162,7 @@ impl Receiver<'_> {
         header: &SegmentHeader,
         rdma: &RdmaHeader,
     ) -> Result<(), CloseReason> {
-        let flight = &self.connection.tx.in_flight;
+        let flight = &self.transfer.tx.in_flight;
         let at = flight.find(header.message);
         let is_pending =
             |entry: &&SentDescriptor| entry.kind == OperationKind::Read && !entry.answered;
@@ -196,7 +194,7 @@ impl Receiver<'_> {
                 status: Status::TRANSPORT,
             });
         }
-        if let Some(segment) = &mut self.connection.rx.segment {
+        if let Some(segment) = &mut self.transfer.rx.segment {
             segment.read = at as u32;
         }
         Ok(())

@@ -6,9 +6,7 @@ use vitcp_lite::profile::{RDMA_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use vitcp_lite::rdma::RdmaHeader;
 use vitcp_lite::segment::SegmentHeader;
 
-use super::connection::Tx;
-use crate::datapath::Datapath;
-use crate::datapath::stream::{BufferAccess, IoVecs, MessageMemory};
+use super::{BufferAccess, IoVecs, MessageMemory, StreamIo, Tx};
 
 /// Maximum segments of one system call.
 const MAX_SEGMENTS: usize = 64;
@@ -23,15 +21,15 @@ const COPIED_BYTES: u32 = 1024;
 /// Minimum segments of a call that belongs to a stream.
 const STREAM_SEGMENTS: usize = 8;
 /// Maximum time for which TCP holds the end of a call of a stream back for the data that follows.
-pub(super) const CORK_NS: u64 = 30_000;
+pub(in crate::vitcp) const CORK_NS: u64 = 30_000;
 /// Polls without a write after which it is pushed earlier.
-pub(super) const CORK_POLLS: u32 = 8;
+pub(in crate::vitcp) const CORK_POLLS: u32 = 8;
 /// Maximum header bytes of a segment of a message.
-pub(super) const HEADERS_BYTES: usize = SEGMENT_HEADER_BYTES + RDMA_HEADER_BYTES;
+pub(in crate::vitcp) const HEADERS_BYTES: usize = SEGMENT_HEADER_BYTES + RDMA_HEADER_BYTES;
 
 /// What a segment of the batch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(in crate::vitcp) enum Part {
     /// This many bytes of pending control segments.
     Control(u32),
     /// A segment of the message of the next descriptor; `begins`, `ends`: its first, its last one.
@@ -52,17 +50,17 @@ pub(super) enum Part {
 
 /// A partly written segment: its remainder must be sent unchanged.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Unfinished {
+pub(in crate::vitcp) struct Unfinished {
     headers: [u8; HEADERS_BYTES],
     headers_bytes: u32,
     written_bytes: u32,
     payload: Option<Payload>,
-    pub(super) part: Part,
+    pub(in crate::vitcp) part: Part,
 }
 
 impl Unfinished {
     /// Checks whether it begins a message of ours, and so uses a message number.
-    pub(super) fn begins(&self) -> bool {
+    pub(in crate::vitcp) fn begins(&self) -> bool {
         match self.part {
             Part::Message { begins, .. } => begins,
             Part::ReadRequest | Part::Nop => true,
@@ -71,7 +69,11 @@ impl Unfinished {
     }
 
     /// Returns the bytes that are not written; `None` if the memory of its payload is not valid any more.
-    pub(super) fn remainder(&self, vi: ViIndex, path: &mut Datapath) -> Option<Vec<u8>> {
+    pub(in crate::vitcp) fn remainder(
+        &self,
+        vi: ViIndex,
+        path: &mut impl StreamIo,
+    ) -> Option<Vec<u8>> {
         let headers = self.headers.get(..self.headers_bytes as usize)?;
         let payload_bytes = self.payload.map_or(0, |payload| payload.bytes as usize);
         let mut bytes = vec![0; headers.len() + payload_bytes];
@@ -90,16 +92,16 @@ impl Unfinished {
 
 /// Payload of a segment, in the application's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Payload {
-    pub(super) memory: MessageMemory,
-    pub(super) offset_bytes: u32,
-    pub(super) bytes: u32,
+pub(in crate::vitcp) struct Payload {
+    pub(in crate::vitcp) memory: MessageMemory,
+    pub(in crate::vitcp) offset_bytes: u32,
+    pub(in crate::vitcp) bytes: u32,
 }
 
 impl Payload {
     /// Returns the memory for a segment that was begun in an earlier call: all descriptors before it are
     /// sent, so it is now that of the first descriptor that is not in flight.
-    fn current_memory(&self, vi: ViIndex, path: &mut Datapath) -> MessageMemory {
+    fn current_memory(&self, vi: ViIndex, path: &mut impl StreamIo) -> MessageMemory {
         match self.memory {
             MessageMemory::Send(_) => MessageMemory::Send(path.in_flight(vi)),
             memory => memory,
@@ -120,7 +122,7 @@ struct Planned {
 
 /// Result of adding a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Added {
+pub(in crate::vitcp) enum Added {
     Yes,
     /// It must wait for the next system call.
     Full,
@@ -129,7 +131,7 @@ pub(super) enum Added {
 }
 
 /// The segments of one system call, for one connection at a time.
-pub(super) struct SendBatch {
+pub(in crate::vitcp) struct SendBatch {
     iovecs: IoVecs,
     buffer: Box<[u8]>,
     used_bytes: usize,
@@ -140,7 +142,7 @@ pub(super) struct SendBatch {
 }
 
 impl SendBatch {
-    pub(super) fn new() -> Self {
+    pub(in crate::vitcp) fn new() -> Self {
         Self {
             iovecs: IoVecs::with_capacity(MAX_IOVECS),
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
@@ -151,28 +153,28 @@ impl SendBatch {
         }
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(in crate::vitcp) fn clear(&mut self) {
         self.iovecs.clear();
         self.planned.clear();
         (self.used_bytes, self.bytes, self.grows) = (0, 0, false);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::vitcp) fn is_empty(&self) -> bool {
         self.planned.is_empty()
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::vitcp) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    pub(super) fn iovecs(&self) -> &IoVecs {
+    pub(in crate::vitcp) fn iovecs(&self) -> &IoVecs {
         &self.iovecs
     }
 
     /// Checks whether TCP may hold the end of this call back for data that follows: only in a stream, where
     /// this call and the one just before have many segments.
     #[inline]
-    pub(super) fn may_cork(&self, now_ns: u64, may_follow: bool, tx: &mut Tx) -> bool {
+    pub(in crate::vitcp) fn may_cork(&self, now_ns: u64, may_follow: bool, tx: &mut Tx) -> bool {
         let streaming = self.planned.len() >= STREAM_SEGMENTS;
         let streamed = core::mem::replace(&mut tx.streaming, streaming);
         let in_stream = streaming && streamed && may_follow;
@@ -237,7 +239,9 @@ impl SendBatch {
 
     /// Clears the batch and returns the buffer for a single small message: header and payload.
     #[inline]
-    pub(super) fn single(&mut self) -> Option<(&mut [u8; SEGMENT_HEADER_BYTES], &mut [u8])> {
+    pub(in crate::vitcp) fn single(
+        &mut self,
+    ) -> Option<(&mut [u8; SEGMENT_HEADER_BYTES], &mut [u8])> {
         self.clear();
         let (header, rest) = self.buffer.split_first_chunk_mut()?;
         Some((header, rest.get_mut(..COPIED_BYTES as usize)?))
@@ -245,14 +249,14 @@ impl SendBatch {
 
     /// Returns the bytes of that message, with its header.
     #[inline]
-    pub(super) fn single_bytes(&self, payload_bytes: u32) -> &[u8] {
+    pub(in crate::vitcp) fn single_bytes(&self, payload_bytes: u32) -> &[u8] {
         let bytes = SEGMENT_HEADER_BYTES + payload_bytes as usize;
         self.buffer.get(..bytes).unwrap_or_default()
     }
 
     /// Adds that message to the batch, since TCP did not take all of it.
     #[cold]
-    pub(super) fn plan_single(&mut self, payload_bytes: u32) {
+    pub(in crate::vitcp) fn plan_single(&mut self, payload_bytes: u32) {
         self.stage(SEGMENT_HEADER_BYTES + payload_bytes as usize);
         let payload = (payload_bytes > 0).then_some(Payload {
             memory: MessageMemory::Send(0),
@@ -268,7 +272,7 @@ impl SendBatch {
     }
 
     /// Adds pending control segments, as far as the buffer has space.
-    pub(super) fn add_control(&mut self, bytes: &[u8]) {
+    pub(in crate::vitcp) fn add_control(&mut self, bytes: &[u8]) {
         let take = bytes.len().min(BUFFER_BYTES - self.used_bytes);
         if take == 0 {
             return;
@@ -280,9 +284,9 @@ impl SendBatch {
     }
 
     /// Adds a segment.
-    pub(super) fn add(
+    pub(in crate::vitcp) fn add(
         &mut self,
-        (vi, path): (ViIndex, &mut Datapath),
+        (vi, path): (ViIndex, &mut impl StreamIo),
         header: &SegmentHeader,
         rdma: Option<&RdmaHeader>,
         payload: Option<Payload>,
@@ -316,7 +320,7 @@ impl SendBatch {
     /// has checked the space.
     fn add_payload(
         &mut self,
-        (vi, path): (ViIndex, &mut Datapath),
+        (vi, path): (ViIndex, &mut impl StreamIo),
         payload: Payload,
         skipped: u32,
     ) -> bool {
@@ -342,9 +346,9 @@ impl SendBatch {
     }
 
     /// Adds the remainder of a segment. Returns false if the memory of its payload is not valid any more.
-    pub(super) fn add_remainder(
+    pub(in crate::vitcp) fn add_remainder(
         &mut self,
-        (vi, path): (ViIndex, &mut Datapath),
+        (vi, path): (ViIndex, &mut impl StreamIo),
         rest: &Unfinished,
     ) -> bool {
         let left = rest
@@ -370,7 +374,7 @@ impl SendBatch {
 
     /// Passes the parts that are written to `sent`, in order, after TCP took `written_bytes`. Returns the
     /// partly written segment, if there is one. `before`: the one of the call before.
-    pub(super) fn apply_written(
+    pub(in crate::vitcp) fn apply_written(
         &self,
         written_bytes: usize,
         before: Option<&Unfinished>,

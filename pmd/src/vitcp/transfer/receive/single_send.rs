@@ -1,13 +1,12 @@
 //! Fast path for a send of one segment that is completely received: placed and completed at once.
 
-use vi_engine::EngineIo;
 use vitcp_lite::SegmentHeader;
 
 use super::{Receiver, immediate_of};
-use crate::vitcp::closing::CloseReason;
 use crate::vitcp::counters::Counter;
+use crate::vitcp::transfer::{CloseReason, StreamIo};
 
-impl Receiver<'_> {
+impl<P: StreamIo> Receiver<'_, P> {
     /// Places and completes a completely received send. Returns false, without effect on the message, if it
     /// needs the general path.
     ///
@@ -19,7 +18,7 @@ impl Receiver<'_> {
         header: &SegmentHeader,
         payload: &[u8],
     ) -> Result<bool, CloseReason> {
-        let rx = &self.connection.rx;
+        let rx = &self.transfer.rx;
         let fits = rx.message.is_none()
             && header.message == rx.number.wrapping_add(1)
             && payload.len() <= self.params.max_transfer_bytes as usize;
@@ -33,10 +32,10 @@ impl Receiver<'_> {
             return Ok(false);
         }
         self.counters.count(Counter::RxSegments);
-        self.connection.rx.number = header.message;
+        self.transfer.rx.number = header.message;
         self.count_claim();
         self.message_placed(header.message);
-        if self.connection.rx.posted.is_some() {
+        if self.transfer.rx.posted.is_some() {
             self.path.resume(self.vi);
         }
         Ok(true)

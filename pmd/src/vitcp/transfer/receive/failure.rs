@@ -1,13 +1,12 @@
 //! Failed received messages, by reliability level (docs/spec/vi-engine-errors.md).
 
-use vi_engine::{Completion, EngineIo, Status};
+use vi_engine::{Completion, Status};
 use vi_types::AsyncError;
 use vitcp_lite::{IsCode, RemoteError, ViErrorType};
 
 use super::Receiver;
-use crate::vitcp::closing::CloseReason;
-use crate::vitcp::connection::RxKind;
 use crate::vitcp::counters::Counter;
+use crate::vitcp::transfer::{CloseReason, RxKind, StreamIo};
 
 /// Why a received message failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +19,12 @@ pub(super) enum Failure {
     Protection,
 }
 
-impl Receiver<'_> {
+impl<P: StreamIo> Receiver<'_, P> {
     /// Ends the open message with an error, depending on the level and the kind of message.
     #[cold]
     pub(super) fn fail_message(&mut self, failure: Failure) -> Result<(), CloseReason> {
         let vi = self.vi;
-        let Some(message) = &mut self.connection.rx.message else {
+        let Some(message) = &mut self.transfer.rx.message else {
             return Ok(());
         };
         let kind = core::mem::replace(&mut message.kind, RxKind::Discard);
@@ -68,7 +67,7 @@ impl Receiver<'_> {
             _ => IsCode::None,
         };
         Err(CloseReason::ReportedToPeer {
-            number: self.connection.rx.number,
+            number: self.transfer.rx.number,
             error: RemoteError { vi_error, is_code },
         })
     }
@@ -83,7 +82,7 @@ impl Receiver<'_> {
                 remote_write,
             },
         );
-        if self.connection.rx.posted.is_some() {
+        if self.transfer.rx.posted.is_some() {
             // It consumed a descriptor: an advertisement of those after it may be due.
             self.path.resume(self.vi);
         }

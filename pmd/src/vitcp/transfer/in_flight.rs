@@ -11,14 +11,14 @@ use vitcp_lite::sequence::is_after;
 
 /// Kind of operation, which determines the expected response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OperationKind {
+pub(in crate::vitcp) enum OperationKind {
     Send,
     Write { immediate: bool },
     Read,
 }
 
 impl OperationKind {
-    pub(super) fn of(work: &SendWork) -> Self {
+    pub(in crate::vitcp) fn of(work: &SendWork) -> Self {
         match work.operation {
             Operation::Send => Self::Send,
             Operation::Write { .. } => Self::Write {
@@ -31,22 +31,22 @@ impl OperationKind {
 
 /// A descriptor in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SentDescriptor {
-    pub(super) kind: OperationKind,
+pub(in crate::vitcp) struct SentDescriptor {
+    pub(in crate::vitcp) kind: OperationKind,
     /// Acknowledged, or its response is complete; it waits only for the descriptors before it.
-    pub(super) answered: bool,
+    pub(in crate::vitcp) answered: bool,
     /// Message number.
-    pub(super) number: u32,
+    pub(in crate::vitcp) number: u32,
     /// Of a read: remote address and handle.
-    pub(super) source: (u64, u32),
-    pub(super) length_bytes: u32,
+    pub(in crate::vitcp) source: (u64, u32),
+    pub(in crate::vitcp) length_bytes: u32,
     /// Of a read: bytes placed.
-    pub(super) placed_bytes: u32,
+    pub(in crate::vitcp) placed_bytes: u32,
 }
 
 /// The descriptors in flight of a VI, oldest first.
 #[derive(Debug)]
-pub(super) struct InFlight {
+pub(in crate::vitcp) struct InFlight {
     entries: VecDeque<SentDescriptor>,
     limit: usize,
     unanswered: usize,
@@ -54,16 +54,16 @@ pub(super) struct InFlight {
     /// The peer's limit of outstanding reads.
     read_limit: usize,
     /// Error status of the descriptor after those in flight, which failed during its send.
-    pub(super) fault: Option<Status>,
+    pub(in crate::vitcp) fault: Option<Status>,
     /// The response timer is set.
-    pub(super) timer_set: bool,
+    pub(in crate::vitcp) timer_set: bool,
     /// A response, or a part of one, was received since the timer was set.
-    pub(super) progressed: bool,
+    pub(in crate::vitcp) progressed: bool,
 }
 
 impl InFlight {
     /// Creates a queue for `limit` descriptors and the peer's limit of outstanding reads, at least 1.
-    pub(super) fn new(limit: usize, peer_reads: u16) -> Self {
+    pub(in crate::vitcp) fn new(limit: usize, peer_reads: u16) -> Self {
         Self {
             entries: VecDeque::with_capacity(limit),
             limit,
@@ -76,44 +76,44 @@ impl InFlight {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::vitcp) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::vitcp) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    pub(super) fn unanswered(&self) -> usize {
+    pub(in crate::vitcp) fn unanswered(&self) -> usize {
         self.unanswered
     }
 
     /// Checks whether there is space for one more after `planned` others.
-    pub(super) fn has_space(&self, planned: usize) -> bool {
+    pub(in crate::vitcp) fn has_space(&self, planned: usize) -> bool {
         self.entries.len() + planned < self.limit
     }
 
     /// Checks whether the peer takes one more read after `planned` others.
-    pub(super) fn takes_read(&self, planned: usize) -> bool {
+    pub(in crate::vitcp) fn takes_read(&self, planned: usize) -> bool {
         self.reads + planned < self.read_limit
     }
 
-    pub(super) fn reads(&self) -> usize {
+    pub(in crate::vitcp) fn reads(&self) -> usize {
         self.reads
     }
 
-    pub(super) fn push(&mut self, entry: SentDescriptor) {
+    pub(in crate::vitcp) fn push(&mut self, entry: SentDescriptor) {
         self.unanswered += usize::from(!entry.answered);
         self.reads += usize::from(!entry.answered && entry.kind == OperationKind::Read);
         self.entries.push_back(entry);
     }
 
-    pub(super) fn get(&self, at: usize) -> Option<&SentDescriptor> {
+    pub(in crate::vitcp) fn get(&self, at: usize) -> Option<&SentDescriptor> {
         self.entries.get(at)
     }
 
     /// Counts placed bytes of the read at index `at`; `None` if there is none.
-    pub(super) fn note_placed(&mut self, at: usize, bytes: u32) -> Option<()> {
+    pub(in crate::vitcp) fn note_placed(&mut self, at: usize, bytes: u32) -> Option<()> {
         let entry = self.entries.get_mut(at)?;
         entry.placed_bytes += bytes;
         self.progressed = true;
@@ -121,11 +121,11 @@ impl InFlight {
     }
 
     /// Returns the index of the message with this number.
-    pub(super) fn find(&self, number: u32) -> Option<usize> {
+    pub(in crate::vitcp) fn find(&self, number: u32) -> Option<usize> {
         self.entries.iter().position(|entry| entry.number == number)
     }
 
-    pub(super) fn mark_answered(&mut self, at: usize) {
+    pub(in crate::vitcp) fn mark_answered(&mut self, at: usize) {
         if let Some(entry) = self.entries.get_mut(at)
             && !core::mem::replace(&mut entry.answered, true)
         {
@@ -136,7 +136,7 @@ impl InFlight {
     }
 
     /// Marks sends and writes up to this message number as acknowledged.
-    pub(super) fn acknowledge(&mut self, number: u32) {
+    pub(in crate::vitcp) fn acknowledge(&mut self, number: u32) {
         for at in 0..self.entries.len() {
             match self.entries.get(at) {
                 Some(entry) if is_after(entry.number, number) => break,
@@ -147,7 +147,7 @@ impl InFlight {
     }
 
     /// Removes and returns the oldest descriptor if it is answered.
-    pub(super) fn pop_answered(&mut self) -> Option<SentDescriptor> {
+    pub(in crate::vitcp) fn pop_answered(&mut self) -> Option<SentDescriptor> {
         let answered = self.entries.front().is_some_and(|entry| entry.answered);
         if answered {
             self.entries.pop_front()
@@ -157,7 +157,7 @@ impl InFlight {
     }
 
     /// Removes and returns the oldest descriptor.
-    pub(super) fn pop(&mut self) -> Option<SentDescriptor> {
+    pub(in crate::vitcp) fn pop(&mut self) -> Option<SentDescriptor> {
         let entry = self.entries.pop_front()?;
         self.unanswered -= usize::from(!entry.answered);
         self.reads -= usize::from(!entry.answered && entry.kind == OperationKind::Read);
@@ -165,7 +165,7 @@ impl InFlight {
     }
 
     /// Returns the index of the oldest descriptor that is not answered.
-    pub(super) fn first_unanswered(&self) -> Option<usize> {
+    pub(in crate::vitcp) fn first_unanswered(&self) -> Option<usize> {
         self.entries.iter().position(|entry| !entry.answered)
     }
 }

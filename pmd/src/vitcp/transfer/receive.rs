@@ -6,7 +6,7 @@ mod rdma;
 mod single_send;
 
 use vi_engine::misses::PeerMisses;
-use vi_engine::{Claim, Completion, EngineIo, Status, ViParams};
+use vi_engine::{Claim, Completion, Status, ViParams};
 use vi_types::{AsyncError, ViIndex};
 use vitcp_lite::{
     Flags, Headers, Item, RdmaHeader, Segment, SegmentHeader, SegmentType, ViErrorType, is_after,
@@ -15,13 +15,12 @@ use vitcp_lite::{
 use failure::Failure;
 use rdma::place_write;
 
-use super::closing::CloseReason;
-use super::connection::{Connection, PartialWord, RxKind, RxMessage, RxSegment};
-use super::counters::{Counter, Counters};
-use super::source::Source;
-use super::transmit::complete_answered;
-use crate::datapath::Datapath;
-use crate::datapath::stream::{BufferAccess, IoVecs, MessageMemory};
+use super::{
+    BufferAccess, CloseReason, IoVecs, MessageMemory, PartialWord, RxKind, RxMessage, RxSegment,
+    StreamIo, Transfer,
+};
+use crate::vitcp::counters::{Counter, Counters};
+use crate::vitcp::source::Source;
 
 /// Minimum missing payload bytes for a direct read into the destination.
 const DIRECT_BYTES: u32 = 4096;
@@ -29,26 +28,19 @@ const DIRECT_BYTES: u32 = 4096;
 /// must see them last.
 const COPIED_TAIL_BYTES: u32 = 64;
 
-/// Receive processing of a VI's connection.
-pub(super) struct Receiver<'a> {
-    pub(super) now_ns: u64,
-    pub(super) vi: ViIndex,
-    pub(super) params: ViParams,
-    pub(super) connection: &'a mut Connection,
-    pub(super) path: &'a mut Datapath,
-    /// RDMA misses of all peers.
-    pub(super) misses: &'a mut PeerMisses<Source>,
-    pub(super) counters: &'a mut Counters,
-}
-
-impl Receiver<'_> {
+impl Transfer {
     /// Adds the destination of the next payload for a direct read; returns its bytes, 0 if it needs a copy.
-    pub(super) fn add_direct(&mut self, iovecs: &mut IoVecs) -> u32 {
-        let left = u32::from(self.connection.rx.decoder.payload_left());
+    pub(in crate::vitcp) fn add_direct(
+        &self,
+        vi: ViIndex,
+        path: &mut impl StreamIo,
+        iovecs: &mut IoVecs,
+    ) -> u32 {
+        let left = u32::from(self.rx.decoder.payload_left());
         if left < DIRECT_BYTES {
             return 0;
         }
-        let Some(segment) = self.connection.rx.segment else {
+        let Some(segment) = self.rx.segment else {
             return 0;
         };
         let (memory, offset, space) = match self.target(&segment) {
@@ -60,7 +52,7 @@ impl Receiver<'_> {
         if bytes < DIRECT_BYTES - COPIED_TAIL_BYTES {
             return 0;
         }
-        match self.path.locate(self.vi, memory, offset, bytes, iovecs) {
+        match path.locate(vi, memory, offset, bytes, iovecs) {
             BufferAccess::Direct => bytes,
             BufferAccess::NeedsCopy | BufferAccess::Invalid => 0,
         }
@@ -69,7 +61,7 @@ impl Receiver<'_> {
     /// Returns the destination of the next payload of this segment, the offset, and the space there.
     fn target(&self, segment: &RxSegment) -> Option<(MessageMemory, u32, u32)> {
         if segment.kind == SegmentType::ReadResponse {
-            let entry = self.connection.tx.in_flight.get(segment.read as usize)?;
+            let entry = self.tx.in_flight.get(segment.read as usize)?;
             let space = entry.length_bytes - entry.placed_bytes;
             return Some((
                 MessageMemory::ReadTarget(segment.read),
@@ -77,31 +69,45 @@ impl Receiver<'_> {
                 space,
             ));
         }
-        let message = self.connection.rx.message?;
+        let message = self.rx.message?;
         let placed = message.placed_bytes;
         match message.kind {
             RxKind::Receive { capacity_bytes } => {
-                let limit = capacity_bytes.min(self.params.max_transfer_bytes);
+                let limit = capacity_bytes.min(self.max_transfer_bytes);
                 Some((MessageMemory::Receive, placed, limit.saturating_sub(placed)))
             }
             // A direct read could write an aligned word in two parts.
             RxKind::Write { .. } | RxKind::Discard => None,
         }
     }
+}
 
-    /// Accounts for bytes that were read directly into the destination of [`Self::add_direct`].
-    pub(super) fn placed(&mut self, bytes: u32) -> Result<(), CloseReason> {
+/// Receive processing of a VI's connection.
+pub(in crate::vitcp) struct Receiver<'a, P> {
+    pub(in crate::vitcp) now_ns: u64,
+    pub(in crate::vitcp) vi: ViIndex,
+    pub(in crate::vitcp) params: ViParams,
+    pub(in crate::vitcp) transfer: &'a mut Transfer,
+    pub(in crate::vitcp) path: &'a mut P,
+    /// RDMA misses of all peers.
+    pub(in crate::vitcp) misses: &'a mut PeerMisses<Source>,
+    pub(in crate::vitcp) counters: &'a mut Counters,
+}
+
+impl<P: StreamIo> Receiver<'_, P> {
+    /// Accounts for bytes that were read directly into the destination of [`Transfer::add_direct`].
+    pub(in crate::vitcp) fn placed(&mut self, bytes: u32) -> Result<(), CloseReason> {
         self.counters.add(Counter::RxDirectBytes, u64::from(bytes));
-        let rx = &mut self.connection.rx;
+        let rx = &mut self.transfer.rx;
         if !rx.decoder.skip_payload(bytes as u16) {
             return Err(CloseReason::Protocol(Counter::DropMalformed));
         }
-        self.path.arrived = true;
+        self.path.note_arrived();
         let Some(segment) = rx.segment else {
             return Ok(());
         };
         if segment.kind == SegmentType::ReadResponse {
-            let flight = &mut self.connection.tx.in_flight;
+            let flight = &mut self.transfer.tx.in_flight;
             let _none = flight.note_placed(segment.read as usize, bytes);
         } else if let Some(message) = &mut rx.message {
             message.placed_bytes += bytes;
@@ -114,9 +120,9 @@ impl Receiver<'_> {
     ///
     /// # Errors
     /// Why the connection breaks.
-    pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<(), CloseReason> {
+    pub(in crate::vitcp) fn feed(&mut self, mut input: &[u8]) -> Result<(), CloseReason> {
         loop {
-            if self.path.failed.contains(&self.vi) {
+            if self.path.is_failing(self.vi) {
                 // A descriptor's memory became invalid: what follows its message is not delivered.
                 return Err(CloseReason::Local);
             }
@@ -124,13 +130,13 @@ impl Receiver<'_> {
                 return Ok(());
             }
             let mut rest = input;
-            if let Some((header, payload)) = self.connection.rx.decoder.whole_send(&mut rest)
+            if let Some((header, payload)) = self.transfer.rx.decoder.whole_send(&mut rest)
                 && self.receive_single(&header, payload)?
             {
                 input = rest;
                 continue;
             }
-            match self.connection.rx.decoder.next(&mut input) {
+            match self.transfer.rx.decoder.next(&mut input) {
                 // By reference: it is large because of the CE header.
                 Ok(Some(Item::Segment(ref segment))) => {
                     self.counters.count(Counter::RxSegments);
@@ -157,9 +163,9 @@ impl Receiver<'_> {
     /// Processes the header fields that do not concern its own message: credits and acknowledgement.
     #[inline]
     fn process_header(&mut self, header: &SegmentHeader) -> Result<(), CloseReason> {
-        if let Some(credits) = &mut self.connection.tx.credits {
+        if let Some(credits) = &mut self.transfer.tx.credits {
             credits.note_posted(header.rx_posted);
-            if self.connection.tx.starved && credits.available() > 0 {
+            if self.transfer.tx.starved && credits.available() > 0 {
                 self.path.resume(self.vi);
             }
         }
@@ -174,7 +180,7 @@ impl Receiver<'_> {
             Headers::Rdma(rdma) => Some(rdma),
             Headers::Plain | Headers::Connect(_) => None,
         };
-        self.connection.rx.segment = Some(RxSegment {
+        self.transfer.rx.segment = Some(RxSegment {
             kind: header.kind,
             ends: header.flags.contains(Flags::END_OF_MESSAGE),
             transmit_error: header.flags.contains(Flags::TRANSMIT_ERROR),
@@ -197,7 +203,7 @@ impl Receiver<'_> {
 
     /// Begins a message: its number must be the next one, and no other message may be open.
     fn next_number(&mut self, header: &SegmentHeader) -> Result<(), CloseReason> {
-        let rx = &mut self.connection.rx;
+        let rx = &mut self.transfer.rx;
         let next = rx.number.wrapping_add(1);
         let fits = rx.message.is_none() && header.message == next && header.data_offset == 0;
         if !fits {
@@ -211,7 +217,7 @@ impl Receiver<'_> {
     /// Processes Message ACK and Remote Error Code [VI/TCP 3.1].
     #[inline]
     fn process_ack(&mut self, header: &SegmentHeader) -> Result<(), CloseReason> {
-        if !self.connection.tx.awaits_ack {
+        if !self.transfer.tx.awaits_ack {
             // They must be ignored.
             return Ok(());
         }
@@ -219,7 +225,7 @@ impl Receiver<'_> {
     }
 
     fn apply_ack(&mut self, header: &SegmentHeader) -> Result<(), CloseReason> {
-        let tx = &mut self.connection.tx;
+        let tx = &mut self.transfer.tx;
         let error = header.remote_error;
         let failed =
             error.vi_error != ViErrorType::None || error.is_code == vitcp_lite::IsCode::Transport;
@@ -233,7 +239,7 @@ impl Receiver<'_> {
         }
         if failed {
             tx.in_flight.acknowledge(header.ack.wrapping_sub(1));
-            complete_answered(self.vi, tx, self.path);
+            tx.complete_answered(self.vi, self.path);
             return Err(CloseReason::FailedAtPeer {
                 number: header.ack,
                 error,
@@ -243,7 +249,7 @@ impl Receiver<'_> {
             let before = tx.in_flight.unanswered();
             tx.in_flight.acknowledge(header.ack);
             if tx.in_flight.unanswered() < before {
-                complete_answered(self.vi, tx, self.path);
+                tx.complete_answered(self.vi, self.path);
                 self.path.resume(self.vi);
             }
         }
@@ -256,7 +262,7 @@ impl Receiver<'_> {
         header: &SegmentHeader,
         rdma: Option<RdmaHeader>,
     ) -> Result<(), CloseReason> {
-        if let Some(message) = &self.connection.rx.message {
+        if let Some(message) = &self.transfer.rx.message {
             let same = message.number == header.message
                 && message.write == rdma.is_some()
                 && message.offset_bytes == header.data_offset
@@ -267,12 +273,12 @@ impl Receiver<'_> {
                 Err(CloseReason::Protocol(Counter::DropOutOfOrder))
             };
         }
-        let ack_number = self.connection.rx.ack_number;
+        let ack_number = self.transfer.rx.ack_number;
         self.next_number(header)?;
         // It is acknowledged when it is placed.
-        self.connection.rx.ack_number = ack_number;
+        self.transfer.rx.ack_number = ack_number;
         let immediate = immediate_of(header);
-        self.connection.rx.message = Some(RxMessage {
+        self.transfer.rx.message = Some(RxMessage {
             number: header.message,
             kind: RxKind::Discard,
             write: rdma.is_some(),
@@ -291,7 +297,7 @@ impl Receiver<'_> {
     /// then.
     fn note_immediate(&mut self, header: &SegmentHeader) -> Result<(), CloseReason> {
         let immediate = immediate_of(header);
-        let Some(message) = &mut self.connection.rx.message else {
+        let Some(message) = &mut self.transfer.rx.message else {
             return Ok(());
         };
         if immediate.is_none() || message.immediate.is_some() {
@@ -332,7 +338,7 @@ impl Receiver<'_> {
     }
 
     fn set_kind(&mut self, kind: RxKind) {
-        if let Some(message) = &mut self.connection.rx.message {
+        if let Some(message) = &mut self.transfer.rx.message {
             message.kind = kind;
         }
     }
@@ -348,7 +354,7 @@ impl Receiver<'_> {
     /// Counts a claimed receive descriptor.
     #[inline]
     fn count_claim(&mut self) {
-        let rx = &mut self.connection.rx;
+        let rx = &mut self.transfer.rx;
         rx.used = rx.used.wrapping_add(1);
         if let Some(posted) = &mut rx.posted {
             posted.use_one();
@@ -359,7 +365,7 @@ impl Receiver<'_> {
     #[inline]
     fn message_placed(&mut self, number: u32) {
         self.counters.count(Counter::RxMessages);
-        let rx = &mut self.connection.rx;
+        let rx = &mut self.transfer.rx;
         rx.ack_number = number;
         if rx.sends_acks && !rx.ack_pending {
             rx.ack_pending = true;
@@ -390,12 +396,12 @@ impl Receiver<'_> {
 
     /// Places payload bytes of the current segment.
     fn payload(&mut self, bytes: &[u8]) -> Result<(), CloseReason> {
-        let Some(segment) = self.connection.rx.segment else {
+        let Some(segment) = self.transfer.rx.segment else {
             return Ok(());
         };
         let vi = self.vi;
         if segment.kind == SegmentType::ReadResponse {
-            let flight = &mut self.connection.tx.in_flight;
+            let flight = &mut self.transfer.tx.in_flight;
             let Some(entry) = flight.get(segment.read as usize) else {
                 return Ok(());
             };
@@ -409,7 +415,7 @@ impl Receiver<'_> {
             let _some = flight.note_placed(segment.read as usize, bytes.len() as u32);
             return Ok(());
         }
-        let Some(message) = &mut self.connection.rx.message else {
+        let Some(message) = &mut self.transfer.rx.message else {
             return Ok(());
         };
         // It can wrap only after every size limit is exceeded.
@@ -451,15 +457,15 @@ impl Receiver<'_> {
 
     /// Ends a segment, and its message if it is the last one.
     fn end_segment(&mut self) -> Result<(), CloseReason> {
-        let Some(segment) = self.connection.rx.segment.take() else {
+        let Some(segment) = self.transfer.rx.segment.take() else {
             return Ok(());
         };
         match segment.kind {
             SegmentType::Send | SegmentType::Write => self.end_message_segment(&segment),
             SegmentType::ReadResponse if segment.ends => {
-                let tx = &mut self.connection.tx;
+                let tx = &mut self.transfer.tx;
                 tx.in_flight.mark_answered(segment.read as usize);
-                complete_answered(self.vi, tx, self.path);
+                tx.complete_answered(self.vi, self.path);
                 self.path.resume(self.vi);
                 Ok(())
             }
@@ -468,7 +474,7 @@ impl Receiver<'_> {
     }
 
     fn end_message_segment(&mut self, segment: &RxSegment) -> Result<(), CloseReason> {
-        let Some(message) = self.connection.rx.message else {
+        let Some(message) = self.transfer.rx.message else {
             return Ok(());
         };
         if !segment.ends {
@@ -480,10 +486,10 @@ impl Receiver<'_> {
         };
         if message.kind != RxKind::Discard && (segment.transmit_error || is_short) {
             self.fail_message(Failure::Incomplete)?;
-            self.connection.rx.message = None;
+            self.transfer.rx.message = None;
             return Ok(());
         }
-        self.connection.rx.message = None;
+        self.transfer.rx.message = None;
         if message.kind == RxKind::Discard {
             self.counters.count(Counter::DropDiscarded);
             return Ok(());
@@ -504,7 +510,7 @@ impl Receiver<'_> {
                     remote_write,
                 },
             );
-            if self.connection.rx.posted.is_some() {
+            if self.transfer.rx.posted.is_some() {
                 self.path.resume(self.vi);
             }
         }

@@ -6,12 +6,9 @@ use vi_types::ViIndex;
 use vitcp_lite::profile::{RDMA_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use vitcp_lite::{Credits, Flags, RdmaHeader, SegmentHeader, SegmentType};
 
-use super::{posted_word, rdma, takes_descriptor};
-use crate::datapath::Datapath;
-use crate::datapath::stream::MessageMemory;
-use crate::vitcp::closing::CloseReason;
-use crate::vitcp::connection::{Connection, Endpoint, OpenMessage};
-use crate::vitcp::send_batch::{Added, Part, Payload, SendBatch};
+use super::send_batch::{Added, Part, Payload, SendBatch};
+use super::transmit::{rdma, takes_descriptor};
+use super::{CloseReason, MessageMemory, OpenMessage, StreamIo, Transfer};
 
 /// Transmit state after the segments that are planned so far.
 struct Planned {
@@ -31,7 +28,7 @@ struct Planned {
 
 /// Why no further message of ours is planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(in crate::vitcp) enum Stop {
     /// There is none.
     Empty,
     /// It waits for a response of the peer, which resumes the VI.
@@ -47,35 +44,53 @@ pub(super) enum Stop {
 }
 
 /// Planner of the segments of one system call.
-pub(super) struct Plan<'a> {
-    pub(super) vi: ViIndex,
-    pub(super) ep: &'a Endpoint,
-    pub(super) connection: &'a mut Connection,
-    pub(super) batch: &'a mut SendBatch,
-    pub(super) path: &'a mut Datapath,
+pub(in crate::vitcp) struct Plan<'a, P> {
+    vi: ViIndex,
+    is_reliable: bool,
+    transfer: &'a mut Transfer,
+    batch: &'a mut SendBatch,
+    path: &'a mut P,
     /// Rx Descriptors Posted of all segments of this call.
-    pub(super) rx_posted: u16,
+    rx_posted: u16,
 }
 
-impl Plan<'_> {
+impl<'a, P: StreamIo> Plan<'a, P> {
+    /// Creates a planner that fills an empty batch with the segments of a VI.
+    pub(in crate::vitcp) fn new(
+        (vi, is_reliable): (ViIndex, bool),
+        transfer: &'a mut Transfer,
+        batch: &'a mut SendBatch,
+        path: &'a mut P,
+    ) -> Self {
+        batch.clear();
+        Self {
+            vi,
+            is_reliable,
+            transfer,
+            batch,
+            path,
+            rx_posted: 0,
+        }
+    }
+
     /// Plans all that may be sent now; returns why no further message is planned.
     ///
     /// # Errors
     /// `MemoryInvalid`: the remainder of a segment cannot be sent.
-    pub(super) fn all(&mut self) -> Result<Stop, CloseReason> {
-        if let Some(rest) = self.connection.tx.unfinished
+    pub(in crate::vitcp) fn all(&mut self) -> Result<Stop, CloseReason> {
+        if let Some(rest) = self.transfer.tx.unfinished
             && !self.batch.add_remainder((self.vi, self.path), &rest)
         {
             // The peer has the beginning of a segment, and the remainder is invalid.
             return Err(CloseReason::MemoryInvalid);
         }
-        self.batch.add_control(&self.connection.tx.control);
-        self.rx_posted = posted_word(self.vi, self.connection, self.path);
+        self.batch.add_control(&self.transfer.tx.control);
+        self.rx_posted = self.transfer.posted_word(self.vi, self.path);
         let mut planned = self.begin();
         let mut stop = Stop::Empty;
         let mut may_plan_message = true;
         loop {
-            let has_response = planned.read_responses < self.connection.tx.read_responses.len();
+            let has_response = planned.read_responses < self.transfer.tx.read_responses.len();
             if has_response && (planned.response_next || !may_plan_message) {
                 match self.read_response(&mut planned) {
                     Added::Yes => planned.response_next = false,
@@ -100,7 +115,7 @@ impl Plan<'_> {
 
     /// Returns the state before planning: after the partly written segment, if there is one.
     fn begin(&mut self) -> Planned {
-        let tx = &self.connection.tx;
+        let tx = &self.transfer.tx;
         let mut planned = Planned {
             descriptors: 0,
             reads: 0,
@@ -147,7 +162,7 @@ impl Plan<'_> {
     fn header(&self, kind: SegmentType, number: u32) -> SegmentHeader {
         let mut header = SegmentHeader::new(kind, 0);
         header.message = number;
-        header.ack = self.connection.rx.ack_number;
+        header.ack = self.transfer.rx.ack_number;
         header.rx_posted = self.rx_posted;
         header
     }
@@ -174,7 +189,7 @@ impl Plan<'_> {
             Some(_) => SEGMENT_HEADER_BYTES + RDMA_HEADER_BYTES,
         } as u32;
         let left = open.work.length_bytes - open.sent_bytes;
-        let payload_bytes = left.min(self.connection.tx.segment_bytes - headers);
+        let payload_bytes = left.min(self.transfer.tx.segment_bytes - headers);
         let ends = payload_bytes == left;
         let mut header = self.header(kind, open.number);
         header.segment_bytes = (headers + payload_bytes) as u16;
@@ -200,7 +215,7 @@ impl Plan<'_> {
         match self.add(&header, rdma.as_ref(), payload, part) {
             Added::Yes => {
                 if begins {
-                    let tx = &self.connection.tx;
+                    let tx = &self.transfer.tx;
                     planned.begin(open, tx.awaits_ack || !tx.in_flight.is_empty());
                 }
                 planned.message_sent(payload_bytes, ends);
@@ -233,11 +248,11 @@ impl Plan<'_> {
             return Err(Stop::Empty);
         };
         let mut work = work;
-        if work.length_bytes > self.connection.max_transfer_bytes && work.fault.is_ok() {
+        if work.length_bytes > self.transfer.max_transfer_bytes && work.fault.is_ok() {
             // The negotiated size is less than the VI's at the time of the post.
             work.fault = Status::LENGTH;
         }
-        let flight = &self.connection.tx.in_flight;
+        let flight = &self.transfer.tx.in_flight;
         if let Some(status) = flight.fault {
             return Err(if flight.is_empty() {
                 self.fault_at(planned, status)
@@ -255,7 +270,7 @@ impl Plan<'_> {
         }
         let is_read = matches!(work.operation, Operation::Read { .. });
         let stays =
-            is_read || self.connection.tx.awaits_ack || !flight.is_empty() || planned.kept > 0;
+            is_read || self.transfer.tx.awaits_ack || !flight.is_empty() || planned.kept > 0;
         let reads = flight.reads() + planned.reads;
         if (stays && !flight.has_space(planned.kept))
             || (work.fence && reads > 0)
@@ -289,7 +304,7 @@ impl Plan<'_> {
         let Operation::Read { remote } = work.operation else {
             return Err(Stop::Wait);
         };
-        if !self.ep.is_reliable() {
+        if !self.is_reliable {
             return Err(self.fault_at(planned, Status::FORMAT));
         }
         let mut header = self.header(SegmentType::ReadRequest, number);
@@ -307,7 +322,7 @@ impl Plan<'_> {
 
     /// Plans the next segment of the response to the peer's oldest read.
     fn read_response(&mut self, planned: &mut Planned) -> Added {
-        let jobs = &self.connection.tx.read_responses;
+        let jobs = &self.transfer.tx.read_responses;
         let Some(job) = jobs.get(planned.read_responses).copied() else {
             return Added::Full;
         };
@@ -318,7 +333,7 @@ impl Plan<'_> {
         let left = job.total_bytes - planned.response_bytes;
         let mut added = Added::Fault;
         if !job.refused {
-            let payload_bytes = left.min(self.connection.tx.segment_bytes - headers);
+            let payload_bytes = left.min(self.transfer.tx.segment_bytes - headers);
             let ends = payload_bytes == left;
             header.segment_bytes = (headers + payload_bytes) as u16;
             if ends {
@@ -360,7 +375,7 @@ impl Plan<'_> {
         if !self.batch.is_empty() || planned.open.is_some() {
             return;
         }
-        let rx = &self.connection.rx;
+        let rx = &self.transfer.rx;
         let posted = rx.posted.is_some_and(|posted| posted.wants_nop());
         if !rx.ack_pending && !posted {
             return;
