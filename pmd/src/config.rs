@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use fcvi_frame::fc::NPortId;
 use pmd_port::environment;
 use vi_core::sys::interface_index;
-use vi_engine::{MissLimits, RecoveryConfig};
-use vi_types::HostAddress;
+use vi_engine::RecoveryConfig;
+use vi_types::{HostAddress, MissLimits};
 
 pub use admission::{Refusal, admit};
 pub(crate) use key_file::read_keys;

@@ -3,10 +3,10 @@
 
 use fcvi_frame::fc::NPortId;
 use pmd_port::{MacBytes, PortFailure, PortStats};
-use vi_engine::{ConnId, Indication, Pumped, RemoteVi, ViParams};
+use vi_engine::{ConnId, Indication, Pumped, RemoteVi};
 use vi_types::{
     CallError, ConnectionOptions, Discriminator, HostAddress, NegotiatedOptions, NetAddress,
-    Outcome, ViIndex, ViState,
+    Outcome, ViIndex, ViParams, ViState,
 };
 
 use crate::datapath::Datapath;

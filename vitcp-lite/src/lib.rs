@@ -1,5 +1,5 @@
 //! VI/TCP, the Internet-Draft draft-dicecco-vitcp-00 ("the draft"): parsing and encoding of segments,
-//! descriptor flow control and the connection state machines. Sans-IO. Clauses are cited as
+//! descriptor flow control, the connection state machines and the transfer of data. Sans-IO. Clauses are cited as
 //! `[VI/TCP 3.1]`.
 //!
 //! A segment, outermost first, and the module of each part:
@@ -20,9 +20,11 @@
 //! | [`error`] | errors of malformed segments |
 //! | [`sequence`] | order of message numbers, and descriptor flow control |
 //! | [`machine`] | connection state machines: initiator, responder, peer to peer |
+//! | [`transfer`] | data transfer of a connection: messages to segments and back |
+//! | [`source`] | sources of connections, to which limits apply |
 //!
-//! `parse` reads a header, `emit` writes it. No input causes a panic; nothing allocates, or uses a
-//! socket or a clock.
+//! `parse` reads a header, `emit` writes it. No input causes a panic; nothing uses a socket or a clock, and only
+//! [`transfer`] allocates: when a connection is established, and when it ends.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -37,6 +39,7 @@
     )
 )]
 
+extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
@@ -57,6 +60,12 @@ mod seeded;
 pub mod segment;
 pub mod segment_type;
 pub mod sequence;
+pub mod source;
+#[allow(
+    clippy::arithmetic_side_effects,
+    reason = "its sums are of lengths that the checks of segments and descriptors bound"
+)]
+pub mod transfer;
 
 pub use attributes::{Attributes, ExactLevel};
 pub use ce::{CeHeader, Discriminator};
@@ -69,3 +78,5 @@ pub use security::Security;
 pub use segment::SegmentHeader;
 pub use segment_type::{Flags, SegmentType};
 pub use sequence::{Credits, Posted, is_after};
+pub use source::Source;
+pub use transfer::{StreamIo, Transfer};

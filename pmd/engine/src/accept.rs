@@ -26,7 +26,7 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus};
-use vi_types::{CallError, Discriminator, NetAddress, ViIndex, ViState};
+use vi_types::{CallError, Discriminator, NetAddress, ViIndex, ViState, Waiter};
 
 use self::incoming::{FinalResponse, IncomingState};
 use crate::connection::{Connection, check_attributes, is_valid_peer};
@@ -34,7 +34,7 @@ use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::endpoint::{Endpoint, Phase};
 use crate::engine::Engine;
-use crate::engine_io::{EngineIo, Waiter};
+use crate::engine_io::EngineIo;
 use crate::timer::TimerKey;
 
 /// A matched request, as reported to the consumer.

@@ -2,9 +2,8 @@
 
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::profile;
-use vi_types::{HostAddress, ReliabilityLevel};
+use vi_types::{HostAddress, MissLimits};
 
-use crate::misses::MissLimits;
 use crate::recovery::RecoveryConfig;
 
 /// Maximum messages in flight per VI at Reliable Reception. Every VI can queue as many responses
@@ -17,19 +16,6 @@ const NS_PER_MS: u64 = 1_000_000;
 
 /// Minimum retry interval of connection IUs on networks that lose frames.
 const LOSSY_RETRY_NS: u64 = 100 * NS_PER_MS;
-
-/// Attributes of a VI, as its consumer chose them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ViParams {
-    /// Reliability level.
-    pub level: ReliabilityLevel,
-    /// Maximum message length in bytes.
-    pub max_transfer_bytes: u32,
-    /// RDMA writes of the peer are accepted.
-    pub rdma_write: bool,
-    /// RDMA reads of the peer are accepted; not at Unreliable Delivery.
-    pub rdma_read: bool,
-}
 
 /// Configuration of an [`Engine`](crate::Engine).
 #[derive(Clone, Debug)]

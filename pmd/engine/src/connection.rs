@@ -7,9 +7,9 @@ use fcvi_frame::flags::ConnectMode;
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
-use vi_types::{CallError, NetAddress, ReliabilityLevel};
+use vi_types::{CallError, NetAddress, ReliabilityLevel, ViParams};
 
-use crate::config::{EngineConfig, ViParams};
+use crate::config::EngineConfig;
 use crate::connection_iu::{ConnectionIu, Sequence};
 use crate::pending_disconnects::DisconnectInfo;
 

@@ -6,7 +6,7 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
-use vi_types::{CallError, ViIndex, ViState};
+use vi_types::{AsyncError, CallError, ViIndex, ViState, Waiter};
 
 use crate::connect::Attempt;
 use crate::connection::{Break, Connection};
@@ -14,7 +14,7 @@ use crate::connection_iu::{ConnectionIu, Sequence};
 use crate::counters::Counter;
 use crate::endpoint::Phase;
 use crate::engine::Engine;
-use crate::engine_io::{AsyncError, EngineIo, Waiter};
+use crate::engine_io::EngineIo;
 use crate::logged_in_ports::LoggedInPorts;
 
 impl Engine {

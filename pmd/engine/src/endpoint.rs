@@ -3,14 +3,13 @@
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::reason::MessageReason;
-use vi_types::{CallError, ViState};
+use vi_types::{AsyncError, CallError, ViParams, ViState, Waiter};
 
-use crate::config::ViParams;
 use crate::connect::{Attempt, PeerRequest};
 use crate::connection::{Break, Connection, PreviousConnection, RemoteVi};
 use crate::context::Context;
 use crate::counters::Counter;
-use crate::engine_io::{AsyncError, EngineIo, Waiter};
+use crate::engine_io::EngineIo;
 use crate::pending_disconnects::DisconnectInfo;
 use crate::receive::RxStream;
 use crate::shortcut::Shortcut;

@@ -8,12 +8,12 @@ use fcvi_frame::fc::{FcType, NPortId};
 use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
-use vi_types::ViState;
+use vi_types::{ViParams, ViState};
 
-pub use vi_types::ViIndex;
+use vi_types::ViIndex;
 
 use crate::accept::Listeners;
-use crate::config::{EngineConfig, ViParams};
+use crate::config::EngineConfig;
 use crate::connection_iu::is_whole_iu;
 use crate::context::Context;
 use crate::counters::{Counter, Counters};

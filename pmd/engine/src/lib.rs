@@ -23,7 +23,6 @@
 //! | `logged_in_ports` | ports that may connect, with discovery; change of the own N_Port_ID |
 //! | `liveness` | probes of idle peers |
 //! | `quarantine` | connection requests that ended, until no frame of them can be in the network |
-//! | [`misses`] | limits on guesses of memory handles |
 //! | `handles` | allocation of VI handles |
 //! | `exchange` | allocation of OX_ID, SEQ_ID and SEQ_CNT |
 //! | `timer` | the table of deadlines |
@@ -57,7 +56,6 @@ pub mod config;
 pub mod counters;
 pub mod engine;
 pub mod engine_io;
-pub mod misses;
 
 #[cfg(test)]
 mod testkit;
@@ -65,13 +63,10 @@ mod testkit;
 mod tests;
 
 pub use accept::{ConnId, Indication};
-pub use config::{EngineConfig, MAX_UNANSWERED, ViParams};
+pub use config::{EngineConfig, MAX_UNANSWERED};
 pub use connection::{ConnectCommand, RemoteVi, max_message_bytes};
 pub use counters::{Counter, Counters};
-pub use engine::{Engine, ViIndex};
-pub use engine_io::{
-    AsyncError, Claim, Completion, EngineIo, Moved, Operation, SendWork, Status, Transmit, Waiter,
-};
-pub use misses::MissLimits;
+pub use engine::Engine;
+pub use engine_io::{EngineIo, Moved, Transmit};
 pub use recovery::RecoveryConfig;
 pub use transmit::Pumped;

@@ -14,10 +14,20 @@ use crate::exchange::ExchangePool;
 use crate::handles::{Handles, permute, slot_mask};
 use crate::liveness::Peer;
 use crate::logged_in_ports::LoggedInPorts;
-use crate::misses::{PeerKey, PeerMisses};
 use crate::pending_disconnects::PendingDisconnect;
 use crate::quarantine::RequestQuarantine;
 use crate::timer::TimerTable;
+use vi_types::misses::{MissKey, PeerMisses};
+
+/// Key under which an engine counts the misses of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PeerKey {
+    pub(crate) port: NPortId,
+    /// The user of its VI, if that is a VI of the same engine.
+    pub(crate) user: Option<u32>,
+}
+
+impl MissKey for PeerKey {}
 
 /// The state of one N_Port without its endpoints.
 pub(crate) struct NPort {

@@ -19,14 +19,14 @@ use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
-use vi_types::ReliabilityLevel;
+use vi_types::{AsyncError, ReliabilityLevel};
 
 use crate::config::{EngineConfig, MAX_UNANSWERED};
 use crate::connection::Break;
 use crate::connection_iu::Sequence;
 use crate::context::Context;
 use crate::counters::Counter;
-use crate::engine_io::{AsyncError, EngineIo, Transmit};
+use crate::engine_io::{EngineIo, Transmit};
 use crate::n_port::NPort;
 use crate::reassembly::RxMessage;
 use crate::transmit::{Step, message_template};

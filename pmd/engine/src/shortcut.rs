@@ -28,13 +28,13 @@ use fcvi_frame::fc::NPortId;
 use fcvi_frame::flags::message_request;
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
-use vi_types::{ReliabilityLevel, ViIndex, ViState};
+use vi_types::{AsyncError, Operation, ReliabilityLevel, SendWork, Status, ViIndex, ViState};
 
 use crate::connection::Break;
 use crate::context::Context;
 use crate::counters::Counter;
 use crate::endpoint::Endpoint;
-use crate::engine_io::{AsyncError, EngineIo, Moved, Operation, SendWork, Status};
+use crate::engine_io::{EngineIo, Moved};
 use crate::n_port::NPort;
 use crate::reassembly::{RxKind, RxMessage};
 use crate::receive::{ReceiveFailure, deliver};

@@ -17,13 +17,13 @@ use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
-use vi_types::ReliabilityLevel;
+use vi_types::{Operation, ReliabilityLevel, SendWork, Status};
 
 use crate::config::EngineConfig;
 use crate::connection::{Connection, payload_room};
 use crate::context::Context;
 use crate::counters::Counter;
-use crate::engine_io::{EngineIo, Operation, SendWork, Status, Transmit};
+use crate::engine_io::{EngineIo, Transmit};
 use crate::exchange::{Exchange, ExchangePool};
 use crate::receive::RxStream;
 use crate::recovery::{RecoveryConfig, TxRecovery};

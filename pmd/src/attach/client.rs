@@ -14,8 +14,8 @@ use vi_core::queue::{SegmentPool, WorkQueue};
 use vi_core::sync::{AtomicU64, Ordering};
 use vi_core::sys;
 use vi_core::vi::ViShared;
-use vi_engine::{Claim, EngineIo};
-use vi_types::{QueueKind, ViIndex, ViState, status};
+use vi_types::QueueIo;
+use vi_types::{Claim, QueueKind, ViIndex, ViState, status};
 
 use super::shared_queues::{
     Completed, CompletionEntry, CompletionProducer, ProtocolViolation, SharedQueues, Submission,

@@ -6,8 +6,8 @@ use vi_core::memory::backing::Owner;
 use vi_core::memory::{RegionAttributes, TagCheck};
 use vi_core::sync::Ordering;
 use vi_core::vi::ViShared;
-use vi_engine::ViParams;
-use vi_types::{CallError, MemAttributes, Outcome, ReliabilityLevel, ViAttributes};
+
+use vi_types::{CallError, MemAttributes, Outcome, ReliabilityLevel, ViAttributes, ViParams};
 
 use super::{check_settings, tag_number, warn_lenient_protection};
 use crate::device::Device;

@@ -8,16 +8,17 @@ use vi_core::memory::{Access, copy};
 use vi_core::posted_descriptor::{Cursor, still_valid};
 use vi_core::sync::Ordering;
 use vi_core::waiters::Event;
-use vi_engine::{
-    Claim, Completion, EngineIo, Moved, Operation, SendWork, Status, Transmit, Waiter,
+use vi_engine::{EngineIo, Moved, Transmit};
+use vi_types::{
+    AsyncError, Claim, Completion, Operation, QueueIo, QueueKind, SendWork, Status, ViIndex,
+    ViState, Waiter, status,
 };
-use vi_types::{AsyncError, QueueKind, ViIndex, ViState, status};
 
 use super::{Datapath, Slot, eof};
 use crate::attach::shared_queues::OpCode;
 use crate::call_waiters::Object;
 
-impl EngineIo for Datapath {
+impl QueueIo for Datapath {
     #[inline]
     fn next_send(&mut self, vi: ViIndex) -> Option<SendWork> {
         let regions = self.regions;
@@ -52,72 +53,6 @@ impl EngineIo for Datapath {
     #[inline]
     fn is_failing(&self, vi: ViIndex) -> bool {
         !self.failed.is_empty() && self.failed.contains(&vi)
-    }
-
-    #[inline]
-    fn transmit_data(
-        &mut self,
-        vi: ViIndex,
-        template: &HeaderTemplate,
-        per_frame: &PerFrame,
-        payload_bytes: u32,
-        last: bool,
-    ) -> Transmit {
-        self.transmit(vi, template.dst(), |frame_buffer, path, memory| {
-            // SAFETY: we hold the backend lock; the reference ends with this call.
-            let slot = unsafe { path.shared.send.ahead(path.in_flight) }?;
-            if !still_valid(slot, memory.regions, path.tag, slot.access()) {
-                return None;
-            }
-            let (eof, cursor, tag) = (eof(last), &mut path.send_cursor, path.tag);
-            frame_buffer.build(template, per_frame, payload_bytes as usize, eof, |to| {
-                // SAFETY: the segments were found valid just now, and we hold the backend lock.
-                unsafe { memory.gather(tag, cursor, slot, per_frame.relative_offset, to) }
-            })
-        })
-    }
-
-    fn in_flight_work(&mut self, vi: ViIndex, ahead: u32) -> Option<SendWork> {
-        let path = self.vi(vi).filter(|path| ahead <= path.in_flight)?;
-        // SAFETY: we hold the backend lock; the reference ends with this call.
-        let slot = unsafe { path.shared.send.ahead(ahead) }?;
-        Some(work_of(slot, slot.fault))
-    }
-
-    fn retransmit_data(
-        &mut self,
-        vi: ViIndex,
-        ahead: u32,
-        template: &HeaderTemplate,
-        per_frame: &PerFrame,
-        payload_bytes: u32,
-        last: bool,
-    ) -> Transmit {
-        self.transmit(vi, template.dst(), |frame_buffer, path, memory| {
-            let queue = &path.shared.send;
-            // SAFETY: we hold the backend lock; the reference ends with this call.
-            let slot = unsafe { queue.ahead(ahead) }.filter(|_| ahead <= path.in_flight)?;
-            if !still_valid(slot, memory.regions, path.tag, slot.access()) {
-                return None;
-            }
-            let tag = path.tag;
-            let cursor = path.again_cursor.of(queue.sequence(ahead));
-            let (eof, bytes) = (eof(last), payload_bytes as usize);
-            frame_buffer.build(template, per_frame, bytes, eof, |to| {
-                // SAFETY: the segments were found valid just now, and we hold the backend lock.
-                unsafe { memory.gather(tag, cursor, slot, per_frame.relative_offset, to) }
-            })
-        })
-    }
-
-    fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit {
-        let Some(mbuf) = self.buffer(header.dst) else {
-            return Transmit::NoRoom;
-        };
-        // A control frame is at most 268 bytes; only a port that cannot carry FCoE at all
-        // has no room for it, and such a port cannot be opened.
-        let built = self.frame_buffer.build_control(header, payload);
-        self.transmit_built(mbuf, built)
     }
 
     #[inline]
@@ -188,21 +123,6 @@ impl EngineIo for Datapath {
         );
     }
 
-    #[inline]
-    fn check_rdma_write(&mut self, vi: ViIndex, target: &DeviceHeader) -> bool {
-        let regions = self.regions;
-        let Some(path) = self.vi(vi) else {
-            return false;
-        };
-        regions.check(
-            target.rmt_va_handle,
-            path.tag,
-            target.rmt_va,
-            u64::from(target.tot_len),
-            Access::RemoteWrite,
-        )
-    }
-
     fn names_region(&mut self, vi: ViIndex, handle: u32) -> bool {
         let regions = self.regions;
         let tag = self.vi(vi).map(|path| path.tag);
@@ -242,34 +162,6 @@ impl EngineIo for Datapath {
     fn place_read(&mut self, vi: ViIndex, ahead: u32, offset_bytes: u32, payload: &[u8]) -> bool {
         self.arrived = true;
         self.place_in_flight(vi, ahead, offset_bytes, payload)
-    }
-
-    fn check_rdma_read(&mut self, vi: ViIndex, source: &DeviceHeader) -> bool {
-        let bytes = u64::from(source.tot_len);
-        self.check_remote_read(vi, (source.rmt_va, source.rmt_va_handle), bytes)
-    }
-
-    fn transmit_read(
-        &mut self,
-        vi: ViIndex,
-        template: &HeaderTemplate,
-        per_frame: &PerFrame,
-        source: (u64, u32),
-        payload_bytes: u32,
-        last: bool,
-    ) -> Transmit {
-        self.send_read(vi, (template, per_frame), source, payload_bytes, last)
-    }
-
-    fn move_message(
-        &mut self,
-        vi: ViIndex,
-        other: ViIndex,
-        operation: Operation,
-        offset_bytes: u32,
-        bytes: u32,
-    ) -> Moved {
-        self.move_part(vi, other, operation, offset_bytes, bytes)
     }
 
     fn resume(&mut self, vi: ViIndex) {
@@ -338,6 +230,117 @@ impl EngineIo for Datapath {
 
     fn random(&mut self) -> u32 {
         self.random.word()
+    }
+}
+
+impl EngineIo for Datapath {
+    #[inline]
+    fn transmit_data(
+        &mut self,
+        vi: ViIndex,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit {
+        self.transmit(vi, template.dst(), |frame_buffer, path, memory| {
+            // SAFETY: we hold the backend lock; the reference ends with this call.
+            let slot = unsafe { path.shared.send.ahead(path.in_flight) }?;
+            if !still_valid(slot, memory.regions, path.tag, slot.access()) {
+                return None;
+            }
+            let (eof, cursor, tag) = (eof(last), &mut path.send_cursor, path.tag);
+            frame_buffer.build(template, per_frame, payload_bytes as usize, eof, |to| {
+                // SAFETY: the segments were found valid just now, and we hold the backend lock.
+                unsafe { memory.gather(tag, cursor, slot, per_frame.relative_offset, to) }
+            })
+        })
+    }
+
+    fn in_flight_work(&mut self, vi: ViIndex, ahead: u32) -> Option<SendWork> {
+        let path = self.vi(vi).filter(|path| ahead <= path.in_flight)?;
+        // SAFETY: we hold the backend lock; the reference ends with this call.
+        let slot = unsafe { path.shared.send.ahead(ahead) }?;
+        Some(work_of(slot, slot.fault))
+    }
+
+    fn retransmit_data(
+        &mut self,
+        vi: ViIndex,
+        ahead: u32,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit {
+        self.transmit(vi, template.dst(), |frame_buffer, path, memory| {
+            let queue = &path.shared.send;
+            // SAFETY: we hold the backend lock; the reference ends with this call.
+            let slot = unsafe { queue.ahead(ahead) }.filter(|_| ahead <= path.in_flight)?;
+            if !still_valid(slot, memory.regions, path.tag, slot.access()) {
+                return None;
+            }
+            let tag = path.tag;
+            let cursor = path.again_cursor.of(queue.sequence(ahead));
+            let (eof, bytes) = (eof(last), payload_bytes as usize);
+            frame_buffer.build(template, per_frame, bytes, eof, |to| {
+                // SAFETY: the segments were found valid just now, and we hold the backend lock.
+                unsafe { memory.gather(tag, cursor, slot, per_frame.relative_offset, to) }
+            })
+        })
+    }
+
+    fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit {
+        let Some(mbuf) = self.buffer(header.dst) else {
+            return Transmit::NoRoom;
+        };
+        // A control frame is at most 268 bytes; only a port that cannot carry FCoE at all
+        // has no room for it, and such a port cannot be opened.
+        let built = self.frame_buffer.build_control(header, payload);
+        self.transmit_built(mbuf, built)
+    }
+
+    #[inline]
+    fn check_rdma_write(&mut self, vi: ViIndex, target: &DeviceHeader) -> bool {
+        let regions = self.regions;
+        let Some(path) = self.vi(vi) else {
+            return false;
+        };
+        regions.check(
+            target.rmt_va_handle,
+            path.tag,
+            target.rmt_va,
+            u64::from(target.tot_len),
+            Access::RemoteWrite,
+        )
+    }
+
+    fn check_rdma_read(&mut self, vi: ViIndex, source: &DeviceHeader) -> bool {
+        let bytes = u64::from(source.tot_len);
+        self.check_remote_read(vi, (source.rmt_va, source.rmt_va_handle), bytes)
+    }
+
+    fn transmit_read(
+        &mut self,
+        vi: ViIndex,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        source: (u64, u32),
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit {
+        self.send_read(vi, (template, per_frame), source, payload_bytes, last)
+    }
+
+    fn move_message(
+        &mut self,
+        vi: ViIndex,
+        other: ViIndex,
+        operation: Operation,
+        offset_bytes: u32,
+        bytes: u32,
+    ) -> Moved {
+        self.move_part(vi, other, operation, offset_bytes, bytes)
     }
 }
 

@@ -8,8 +8,8 @@ use vi_core::memory::table::RegionTable;
 use vi_core::memory::transfer::{Fault, Mover, RdmaRange, SegmentRange, TransferEnd};
 use vi_core::posted_descriptor::{Cursor, still_valid};
 use vi_core::queue::Slot;
-use vi_engine::{Moved, Operation};
-use vi_types::ViIndex;
+use vi_engine::Moved;
+use vi_types::{Operation, ViIndex};
 
 use super::{Datapath, ViPath};
 

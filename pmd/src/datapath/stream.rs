@@ -6,12 +6,12 @@ use vi_core::memory::{Access, copy};
 use vi_core::posted_descriptor::{Cursor, gather, scatter, still_valid};
 use vi_core::queue::Slot;
 use vi_core::sync::{self, Ordering};
-use vi_engine::{Completion, EngineIo, SendWork, Status};
-use vi_types::{ViIndex, status};
+use vi_types::QueueIo;
+use vi_types::{Completion, SendWork, Status, ViIndex, status};
 
 use super::engine_io::work_of;
 use super::{Datapath, ViPath};
-use crate::vitcp::{BufferAccess, IoVecs, MessageMemory, RemoteAccess, StreamIo};
+use vitcp_lite::transfer::{BufferAccess, MemoryRanges, MessageMemory, RemoteAccess, StreamIo};
 
 /// Maximum memory ranges of one message in one system call: a message in more ranges is copied.
 const MAX_RANGES: usize = 32;
@@ -57,7 +57,7 @@ impl StreamIo for Datapath {
         memory: MessageMemory,
         offset_bytes: u32,
         bytes: u32,
-        ranges: &mut IoVecs,
+        ranges: &mut MemoryRanges,
     ) -> BufferAccess {
         let regions = self.regions;
         let Some(path) = self.vi(vi) else {

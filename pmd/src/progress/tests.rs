@@ -1,6 +1,5 @@
 use vi_core::sync::{AtomicBool, AtomicU64};
-use vi_engine::{EngineIo, Waiter};
-use vi_types::{PtagHandle, ViAttributes, ViIndex};
+use vi_types::{PtagHandle, QueueIo, ViAttributes, ViIndex, Waiter};
 
 use super::*;
 

@@ -2,8 +2,10 @@
 
 use fcvi_frame::fc::NPortId;
 use pmd_port::{BURST, MacBytes, MbufBatch, PortFailure};
-use vi_engine::{ConnId, ConnectCommand, Engine, Indication, Pumped, RemoteVi, ViParams};
-use vi_types::{CallError, Discriminator, HostAddress, Outcome, ResourceError, ViIndex, ViState};
+use vi_engine::{ConnId, ConnectCommand, Engine, Indication, Pumped, RemoteVi};
+use vi_types::{
+    CallError, Discriminator, HostAddress, Outcome, ResourceError, ViIndex, ViParams, ViState,
+};
 
 use super::{ConnectRequest, Peer, Polled, Transport};
 use crate::datapath::Datapath;

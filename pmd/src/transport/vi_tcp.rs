@@ -1,9 +1,10 @@
 //! VI/TCP as the transport of a poller: it polls sockets, and delays messages so that one system call sends several.
 
 use pmd_port::{PortFailure, PortStats};
-use vi_engine::{ConnId, ConnectCommand, Indication, Pumped, RemoteVi, ViParams};
+use vi_engine::{ConnId, ConnectCommand, Indication, Pumped, RemoteVi};
 use vi_types::{
-    CallError, ConnectionOptions, Discriminator, NegotiatedOptions, Outcome, ViIndex, ViState,
+    CallError, ConnectionOptions, Discriminator, NegotiatedOptions, Outcome, ViIndex, ViParams,
+    ViState,
 };
 
 use super::{ConnectRequest, ListenState, Peer, Polled, Transport};

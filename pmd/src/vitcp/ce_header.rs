@@ -2,14 +2,9 @@
 //! the peer.
 
 use fcvi_frame::connect::Attributes;
-use vi_types::{CallError, Discriminator, HostAddress, NetAddress, ReliabilityLevel, ViIndex};
-use vitcp_lite::profile::{CE_HEADER_BYTES, MAX_SECURITY_BYTES, SEGMENT_HEADER_BYTES};
-use vitcp_lite::{
-    Attributes as CallingAttributes, CeHeader, ExactLevel, Flags, Posted, Security, SegmentHeader,
-    SegmentType,
-};
+use vi_types::{CallError, Discriminator, HostAddress, NetAddress, ReliabilityLevel};
+use vitcp_lite::{Attributes as CallingAttributes, CeHeader, ExactLevel, Security};
 
-use super::transfer::{StreamIo, Transfer};
 use super::vi::Vi;
 
 /// The segment that advertised the attributes of the peer's VI.
@@ -86,34 +81,6 @@ impl Vi {
         } else {
             Err(CallError::MaxTransferSize)
         }
-    }
-}
-
-impl Transfer {
-    /// Adds a Connect Request or Accept to the pending control segments, and advertises the receives of the VI.
-    pub(super) fn put_connect(
-        &mut self,
-        vi: ViIndex,
-        kind: SegmentType,
-        (ack, credits_low): (u32, u16),
-        ce: &CeHeader,
-        path: &mut impl StreamIo,
-    ) {
-        let mut extension = [0; CE_HEADER_BYTES + MAX_SECURITY_BYTES];
-        let Some(extension_bytes) = ce.emit(&mut extension) else {
-            return;
-        };
-        let mut posted = Posted::new(credits_low);
-        posted.note(path.unclaimed(vi));
-        self.rx.posted = Some(posted);
-        let mut header = SegmentHeader::new(kind, (SEGMENT_HEADER_BYTES + extension_bytes) as u16);
-        header.flags = Flags::END_OF_MESSAGE;
-        header.message = self.tx.number;
-        header.ack = ack;
-        header.rx_posted = self.advertise_posted(vi, path);
-        self.tx.put_control(&header);
-        let extension = extension.iter().take(extension_bytes);
-        self.tx.control.extend(extension);
     }
 }
 

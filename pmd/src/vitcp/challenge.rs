@@ -19,7 +19,7 @@ use vitcp_lite::{
 use super::connection::{Connection, Exchange, Stage};
 use super::counters::Counter;
 use super::keys::{Key, Keys, random_nonce};
-use super::socket::host_of;
+use vitcp_lite::source::host_of;
 
 /// Result of checking the proof of a Connect Request.
 #[expect(

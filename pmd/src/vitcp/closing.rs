@@ -44,10 +44,10 @@ impl ConnectionTable {
         if connection.send_closed {
             return;
         }
-        let send_closed = match connection.transfer.tx.unfinished {
+        let send_closed = match connection.transfer.tx.is_mid_segment() {
             // A segment is incomplete, and its remainder does not exist: nothing can follow it but the FIN.
-            Some(_) => connection.stream.finish_without_notify(),
-            None => {
+            true => connection.stream.finish_without_notify(),
+            false => {
                 if !connection.write_control() {
                     self.remove(number, context);
                     return;
@@ -123,7 +123,7 @@ impl ConnectionTable {
             let Some(connection) = self.get_mut(number) else {
                 continue;
             };
-            if connection.transfer.tx.unfinished.is_none() {
+            if !connection.transfer.tx.is_mid_segment() {
                 let _written = connection.write_control();
                 connection.stream.send_close_notify();
             }

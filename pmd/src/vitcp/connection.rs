@@ -11,8 +11,8 @@ use vitcp_lite::{CeHeader, Flags, Item, Segment};
 
 use super::socket::{Stream, is_would_block};
 use super::tls::{is_budget_spent, is_tls_error, needs_turn};
-use super::transfer::Transfer;
 use super::unbound::Unbound;
+use vitcp_lite::transfer::Transfer;
 
 /// Stage of a TCP connection.
 #[derive(Debug)]
@@ -125,7 +125,7 @@ impl Connection {
             remote,
             generation,
             stage,
-            transfer: Transfer::new(),
+            transfer: Transfer::default(),
             security: Vec::new(),
             exchange: None,
             established: !is_outgoing,

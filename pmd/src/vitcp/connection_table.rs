@@ -12,11 +12,10 @@ use super::counters::Counter;
 use super::epoll_set::EpollSet;
 use super::handshakes::Handshakes;
 use super::shared_listener::LISTENER_GENERATION;
-use super::source::Source;
 use super::timers::TimerKey;
-use super::transfer::StreamIo;
-use super::transfer::send_batch::{CORK_NS, CORK_POLLS};
 use super::unbound::{Unbound, UnboundQueues};
+use vitcp_lite::Source;
+use vitcp_lite::transfer::{CORK_NS, CORK_POLLS, StreamIo};
 
 /// Polls after its last data in which a connection is read without epoll.
 pub(super) const HOT_POLLS: u32 = 4096;

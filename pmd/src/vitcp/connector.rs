@@ -6,10 +6,10 @@ use std::io;
 use std::path::PathBuf;
 
 use fcvi_frame::connect::Attributes;
-use vi_engine::misses::PeerMisses;
-use vi_engine::{ConnId, ConnectCommand, Indication, RemoteVi, Waiter};
+use vi_engine::{ConnId, ConnectCommand, Indication, RemoteVi};
+use vi_types::misses::PeerMisses;
 use vi_types::{
-    AsyncError, CallError, Discriminator, NegotiatedOptions, NetAddress, ViIndex, ViState,
+    AsyncError, CallError, Discriminator, NegotiatedOptions, NetAddress, ViIndex, ViState, Waiter,
 };
 use vitcp_lite::machine::initiator::InitiatorState;
 use vitcp_lite::machine::peer::PeerState;
@@ -24,12 +24,12 @@ use super::counters::Counter;
 use super::listeners::Listeners;
 use super::request::{Machine, Request};
 use super::shared_listener::{ListenKey, SharedListener};
-use super::source::Source;
 use super::timers::TimerKey;
-use super::transfer::{CloseReason, Established, StreamIo};
 use super::vi::{PeerRequest, Phase};
 use super::vi_table::ViTable;
 use super::{Credentials, Keys};
+use vitcp_lite::Source;
+use vitcp_lite::transfer::{CloseReason, Established, ResponseTimer, StreamIo};
 
 /// The VIs of a NIC with their connections and listeners.
 pub(crate) struct Connector {
@@ -402,11 +402,12 @@ impl Connector {
         let Some(mut connection) = self.connections.take(number) else {
             return;
         };
-        if let Some(counter) = connection.transfer.end(vi, reason, path) {
-            self.context.count(counter);
+        if let CloseReason::Malformed(error) = reason {
+            log::debug!("vi-tcp: malformed segment: {error}");
         }
-        let is_whole = connection.transfer.tx.unfinished.is_none();
-        if reason == CloseReason::PeerClosed && is_whole {
+        let counters = &mut self.context.transfer_counters;
+        connection.transfer.end(vi, reason, counters, path);
+        if reason == CloseReason::PeerClosed && !connection.transfer.tx.is_mid_segment() {
             connection.stream.send_close_notify();
         }
         self.context.count(Counter::Breaks);
@@ -512,19 +513,16 @@ impl Connector {
         let Some(connection) = self.connections.get_mut(number) else {
             return;
         };
-        let flight = &mut connection.transfer.tx.in_flight;
-        flight.timer_set = false;
-        if flight.unanswered() == 0 {
-            return;
-        }
-        if core::mem::take(&mut flight.progressed) {
-            // There was progress meanwhile: the timeout starts anew.
-            flight.timer_set = true;
-            let deadline_ns = now_ns + self.context.settings.response_timeout_ns;
-            let timers = &mut self.context.timers;
-            timers.set(deadline_ns, TimerKey::Response(vi.0));
-        } else {
-            self.break_connection(now_ns, vi, number, CloseReason::TimedOut, path);
+        match connection.transfer.tx.on_response_timer() {
+            ResponseTimer::NotNeeded => {}
+            ResponseTimer::Restart => {
+                let deadline_ns = now_ns + self.context.settings.response_timeout_ns;
+                let timers = &mut self.context.timers;
+                timers.set(deadline_ns, TimerKey::Response(vi.0));
+            }
+            ResponseTimer::Expired => {
+                self.break_connection(now_ns, vi, number, CloseReason::TimedOut, path);
+            }
         }
     }
 

@@ -12,7 +12,10 @@ use super::timers::Timers;
 pub(super) struct Context {
     pub(super) settings: Settings,
     pub(super) timers: Timers,
+    /// Of sockets and connections.
     pub(super) counters: Counters,
+    /// Of data transfer.
+    pub(super) transfer_counters: vitcp_lite::transfer::Counters,
 }
 
 impl Context {
@@ -21,6 +24,7 @@ impl Context {
             settings,
             timers: Timers::default(),
             counters: Counters::default(),
+            transfer_counters: Default::default(),
         }
     }
 

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::source::Source;
+use vitcp_lite::Source;
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Sources kept although nothing of them waits, before those with all tokens are removed.

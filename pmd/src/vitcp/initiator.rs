@@ -1,6 +1,7 @@
 //! Outgoing connection requests: client [VI/TCP 4.2] and peer to peer [VI/TCP 4].
 
 use vi_types::{CallError, HostAddress, ViIndex};
+use vitcp_lite::transfer::Counter as TransferCounter;
 use vitcp_lite::{CeHeader, IsCode, ProofKind, RemoteError, Segment, SegmentHeader, SegmentType};
 
 use super::ce_header::{Advertised, Discriminators};
@@ -11,9 +12,9 @@ use super::counters::Counter;
 use super::request::{Action, Event};
 use super::socket::{Stream, socket_address};
 use super::timers::TimerKey;
-use super::transfer::StreamIo;
 use super::vi::Phase;
 use crate::config::ip_address;
+use vitcp_lite::transfer::StreamIo;
 
 /// Consecutive TLS connections closed before a response after which a request fails.
 const MAX_EARLY_CLOSES: u32 = 5;
@@ -247,7 +248,9 @@ impl Connector {
         let header = &segment.header;
         let request = self.vis.request(vi);
         if request.is_none_or(|request| header.ack != request.number) {
-            self.context.count(Counter::DropOutOfOrder);
+            self.context
+                .transfer_counters
+                .count(TransferCounter::DropOutOfOrder);
             let event = Event::Reject(CallError::Rejected);
             self.request_event(now_ns, vi, event, path);
             return;
@@ -276,7 +279,9 @@ impl Connector {
                 Event::Reject(error_of(header.remote_error))
             }
             _ => {
-                self.context.count(Counter::DropOutOfOrder);
+                self.context
+                    .transfer_counters
+                    .count(TransferCounter::DropOutOfOrder);
                 Event::Reject(CallError::Rejected)
             }
         };

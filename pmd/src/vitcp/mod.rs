@@ -3,7 +3,6 @@
 //! | module | contents |
 //! | --- | --- |
 //! | this file, `poll_sockets`, `transmit` | [`ViTcp`]: reads and writes the sockets of connected VIs |
-//! | `transfer` | data transfer of one connection: messages to segments and back, without sockets |
 //! | `connector` | establishment and end of connections: calls of the consumer, timers |
 //! | `sockets` | its events of sockets: accepted connections, connection establishment |
 //! | `initiator`, `responder` | its outgoing and incoming connection requests |
@@ -18,18 +17,17 @@
 //! | `socket`, `epoll_set` | non-blocking TCP sockets and epoll: system calls |
 //! | `tls`, `credentials` | TLS on the sockets; certificates and keys |
 //! | `handshakes` | turns of TLS handshakes |
-//! | `source` | sources of connections, to which limits apply |
 //! | `stream_port` | the sockets as a `Port` of the poller |
 //! | `context`, `timers`, `counters`, `budget` | settings, timers, counters, limits of one poll |
 //!
-//! Formats and connection state machines are in `vitcp-lite`.
+//! Formats, connection state machines and the data transfer of a connection are in `vitcp-lite`.
 
 use std::io;
 use std::path::PathBuf;
 
 use vi_core::log_limiter::LogLimiter;
-use vi_engine::{MissLimits, ViParams};
-use vi_types::{ConnectionOptions, HostAddress, ViIndex, ViState};
+
+use vi_types::{ConnectionOptions, HostAddress, MissLimits, ViIndex, ViParams, ViState};
 
 use pmd_port::PortStats;
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
@@ -56,7 +54,6 @@ mod shared_listener;
 mod simultaneous_open;
 mod socket;
 mod sockets;
-mod source;
 mod stream_port;
 #[cfg(test)]
 mod testkit;
@@ -64,7 +61,6 @@ mod testkit;
 mod tests;
 mod timers;
 mod tls;
-mod transfer;
 mod transmit;
 mod unbound;
 mod vi;
@@ -77,14 +73,13 @@ pub(crate) use keys::Keys;
 pub(crate) use shared_listener::{ListenState, check_listening};
 pub(crate) use socket::try_bind;
 pub(crate) use stream_port::StreamPort;
-pub(crate) use transfer::{BufferAccess, IoVecs, MessageMemory, RemoteAccess, StreamIo};
 
 use context::Context;
 use counters::Counter;
-use socket::host_of;
 use timers::TimerKey;
-use transfer::send_batch::SendBatch;
 use vi::Phase;
+use vitcp_lite::source::host_of;
+use vitcp_lite::transfer::{Counter as TransferCounter, MemoryRanges, SendBatch, StreamIo};
 
 /// Maximum user bytes in a segment of a send.
 pub(crate) const NATIVE_MTU_BYTES: u32 = 65_535 - SEGMENT_HEADER_BYTES as u32;
@@ -139,7 +134,7 @@ pub(crate) struct ViTcp {
     /// Consecutive polls skipped because data was just sent.
     skipped_polls: u32,
     buffer: Box<[u8]>,
-    iovecs: IoVecs,
+    iovecs: MemoryRanges,
     batch: SendBatch,
 }
 
@@ -161,8 +156,8 @@ impl ViTcp {
             epoll_interval: *EPOLL_INTERVAL.start(),
             skipped_polls: 0,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
-            iovecs: IoVecs::with_capacity(MAX_IOVECS),
-            batch: SendBatch::new(),
+            iovecs: MemoryRanges::with_capacity(MAX_IOVECS),
+            batch: SendBatch::default(),
         })
     }
 
@@ -173,16 +168,18 @@ impl ViTcp {
 
     /// Returns the counters by name.
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.connector.context.counters.iter().collect()
+        let context = &self.connector.context;
+        let transfer = context.transfer_counters.iter();
+        transfer.chain(context.counters.iter()).collect()
     }
 
     /// Adds the traffic of the connections to port statistics: segments as frames, and bytes of TCP.
     pub(crate) fn add_traffic(&self, stats: &mut PortStats) {
-        let of = |counter| self.connector.context.counters.get(counter);
-        stats.rx_frames += of(Counter::RxSegments);
-        stats.rx_bytes += of(Counter::RxBytes);
-        stats.tx_frames += of(Counter::TxSegments);
-        stats.tx_bytes += of(Counter::TxBytes);
+        let context = &self.connector.context;
+        stats.rx_frames += context.transfer_counters.get(TransferCounter::RxSegments);
+        stats.rx_bytes += context.counters.get(Counter::RxBytes);
+        stats.tx_frames += context.transfer_counters.get(TransferCounter::TxSegments);
+        stats.tx_bytes += context.counters.get(Counter::TxBytes);
     }
 
     /// Returns the `Port` that represents the sockets of this NIC.

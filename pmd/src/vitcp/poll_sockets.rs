@@ -2,8 +2,7 @@
 
 use std::io;
 
-use vi_engine::ViParams;
-use vi_types::ViIndex;
+use vi_types::{ViIndex, ViParams};
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 
 use super::budget::Budget;
@@ -11,9 +10,9 @@ use super::connection::{Connection, Stage};
 use super::counters::Counter;
 use super::socket::{close_reason, is_would_block};
 use super::tls::{SEND_BUFFER_BYTES, is_budget_spent};
-use super::transfer::receive::Receiver;
-use super::transfer::{CloseReason, IoVecs, StreamIo};
 use super::{BUFFER_BYTES, EPOLL_INTERVAL, ViTcp};
+use vitcp_lite::transfer::Receiver;
+use vitcp_lite::transfer::{CloseReason, Counter as TransferCounter, MemoryRanges, StreamIo};
 
 /// Bytes read into the buffer after a direct read: the next headers.
 const READ_AHEAD_BYTES: usize = 4 << 10;
@@ -111,7 +110,7 @@ impl ViTcp {
 
     /// Reads a connection. If it would block and nothing else is active on it, it is retried a few times:
     /// that finds new data sooner than whole poll iterations.
-    fn receive(connection: &mut Connection, iovecs: &IoVecs) -> io::Result<usize> {
+    fn receive(connection: &mut Connection, iovecs: &MemoryRanges) -> io::Result<usize> {
         let tx = &connection.transfer.tx;
         let mut tries = match tx.streaming || !connection.may_write {
             true => 1,
@@ -220,12 +219,12 @@ impl ViTcp {
                 };
             }
             Err(error) if is_budget_spent(&error) => return Ok(false),
-            Err(error) => return Err(close_reason(&error)),
+            Err(error) => return Err(close_reason(&error, context)),
         };
         context.count(Counter::RxCalls);
         context.counters.add(Counter::RxBytes, got as u64);
         budget.spend_bytes(got);
-        let segments_before = context.counters.get(Counter::RxSegments);
+        let segments_before = context.transfer_counters.get(TransferCounter::RxSegments);
         let wanted = direct as usize + buffer_bytes;
         // A short read drained the socket, and epoll reports new data; but it does not report again an
         // end of the stream that it has reported.
@@ -238,7 +237,7 @@ impl ViTcp {
             transfer: &mut connection.transfer,
             path,
             misses: &mut self.connector.misses,
-            counters: &mut context.counters,
+            counters: &mut context.transfer_counters,
         };
         let placed = got.min(direct as usize);
         if placed > 0 {
@@ -246,9 +245,9 @@ impl ViTcp {
         }
         match self.buffer.get(..got - placed) {
             Some(bytes) => receiver.feed(bytes)?,
-            None => return Err(CloseReason::Protocol(Counter::DropMalformed)),
+            None => return Err(CloseReason::Protocol(TransferCounter::DropMalformed)),
         }
-        let segments = context.counters.get(Counter::RxSegments) - segments_before;
+        let segments = context.transfer_counters.get(TransferCounter::RxSegments) - segments_before;
         budget.spend_units(segments as u32);
         Ok(true)
     }

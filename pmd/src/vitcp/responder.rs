@@ -1,7 +1,7 @@
 //! Incoming connection requests [VI/TCP 4.3].
 
-use vi_engine::{ConnId, Waiter};
-use vi_types::{CallError, ReliabilityLevel, ViIndex, ViState};
+use vi_engine::ConnId;
+use vi_types::{CallError, ReliabilityLevel, ViIndex, ViState, Waiter};
 use vitcp_lite::machine::responder::ResponderEvent;
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 use vitcp_lite::{CeHeader, Flags, IsCode, ProofKind, RemoteError, SegmentHeader, SegmentType};
@@ -12,10 +12,10 @@ use super::connection::{ReadOutcome, ReceivedRequest, Stage};
 use super::connector::Connector;
 use super::counters::Counter;
 use super::shared_listener::HandOff;
-use super::socket::host_of;
 use super::timers::TimerKey;
-use super::transfer::StreamIo;
 use super::vi::Phase;
+use vitcp_lite::source::host_of;
+use vitcp_lite::transfer::StreamIo;
 
 impl Connector {
     /// Processes a Connect Request: reports it to a matching consumer, hands it off, or refuses it. `tried`:

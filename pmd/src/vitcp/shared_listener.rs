@@ -31,10 +31,11 @@ use vitcp_lite::keyed::Nonce;
 use super::context::Context;
 use super::counters::Counter;
 use super::epoll_set::EpollSet;
-use super::socket::{ListenSocket, host_of, is_would_block, normalized, try_bind};
+use super::socket::{ListenSocket, is_would_block, normalized, try_bind};
 use super::timers::TimerKey;
 use crate::attach::socket::Socket;
 use crate::listen_retry::{LISTEN_TIMEOUT, retry_listening};
+use vitcp_lite::source::host_of;
 
 use local_address::{LocalAddress, LocalListener};
 

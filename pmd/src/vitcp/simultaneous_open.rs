@@ -20,8 +20,8 @@ use super::connection::ReceivedRequest;
 use super::connector::Connector;
 use super::counters::Counter;
 use super::request::{Remaining, Request};
-use super::socket::host_of;
-use super::transfer::StreamIo;
+use vitcp_lite::source::host_of;
+use vitcp_lite::transfer::StreamIo;
 
 /// Resolution of a peer's request that matches one of ours.
 enum Resolution {

@@ -1,5 +1,6 @@
 //! Non-blocking TCP sockets with vectored I/O, and epoll.
 
+use core::mem::offset_of;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -8,10 +9,12 @@ use std::time::Duration;
 use pmd_port::fork::Descriptor;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
+use super::context::Context;
 use super::counters::Counter;
 use super::credentials::Credentials;
 use super::tls::{TlsSession, is_tls_error, is_truncated};
-use super::transfer::{CloseReason, IoVecs};
+use vitcp_lite::source::host_of;
+use vitcp_lite::transfer::{CloseReason, MemoryRange, MemoryRanges};
 
 /// Backlog of a listening socket.
 const BACKLOG: i32 = 1024;
@@ -36,14 +39,6 @@ pub(super) fn socket_address(host: [u8; 16], port: u16, scope: u32) -> SocketAdd
     match v6.to_ipv4_mapped() {
         Some(v4) => SocketAddr::new(v4.into(), port),
         None => SocketAddrV6::new(v6, port, 0, scope).into(),
-    }
-}
-
-/// Returns the host address in IPv6 form.
-pub(super) fn host_of(address: SocketAddr) -> [u8; 16] {
-    match address.ip() {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
     }
 }
 
@@ -220,10 +215,10 @@ impl Stream {
     /// # Safety
     /// The memory may be read. Unmapped memory is an error; with TLS it must be mapped.
     #[inline]
-    pub(super) unsafe fn send(&mut self, iovecs: &IoVecs, more: bool) -> io::Result<usize> {
+    pub(super) unsafe fn send(&mut self, ranges: &MemoryRanges, more: bool) -> io::Result<usize> {
         if let Some(tls) = &mut self.tls {
             // SAFETY: passed on from our caller.
-            return unsafe { tls.send(&self.socket, iovecs, more) };
+            return unsafe { tls.send(&self.socket, ranges, more) };
         }
         let fd = self.socket.as_raw_fd();
         let mut flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
@@ -231,7 +226,7 @@ impl Stream {
             flags |= libc::MSG_MORE;
         }
         loop {
-            let sent = match iovecs.as_slice() {
+            let sent = match iovecs(ranges) {
                 // SAFETY: the caller vouches for the range.
                 [one] => unsafe { send(fd, one.iov_base, one.iov_len, flags) },
                 many => {
@@ -254,14 +249,14 @@ impl Stream {
     /// The memory may be written, and no reference to its bytes exists. Unmapped memory is an error; with
     /// TLS it must be mapped.
     #[inline]
-    pub(super) unsafe fn receive(&mut self, iovecs: &IoVecs) -> io::Result<usize> {
+    pub(super) unsafe fn receive(&mut self, ranges: &MemoryRanges) -> io::Result<usize> {
         if let Some(tls) = &mut self.tls {
             // SAFETY: passed on from our caller.
-            return unsafe { tls.receive(&self.socket, iovecs) };
+            return unsafe { tls.receive(&self.socket, ranges) };
         }
         let (fd, flags) = (self.socket.as_raw_fd(), libc::MSG_DONTWAIT);
         loop {
-            let got = match iovecs.as_slice() {
+            let got = match iovecs(ranges) {
                 // SAFETY: the caller vouches for the range.
                 [one] => unsafe { receive(fd, one.iov_base, one.iov_len, flags) },
                 many => {
@@ -373,6 +368,19 @@ impl Stream {
     }
 }
 
+/// Returns memory ranges in the form that system calls take.
+fn iovecs(ranges: &MemoryRanges) -> &[libc::iovec] {
+    const _: () = assert!(
+        size_of::<MemoryRange>() == size_of::<libc::iovec>()
+            && align_of::<MemoryRange>() == align_of::<libc::iovec>()
+            && offset_of!(MemoryRange, address) == offset_of!(libc::iovec, iov_base)
+            && offset_of!(MemoryRange, bytes) == offset_of!(libc::iovec, iov_len)
+    );
+    let ranges = ranges.as_slice();
+    // SAFETY: both types are an address and a length, of the same layout, and any value of either is valid.
+    unsafe { core::slice::from_raw_parts(ranges.as_ptr().cast(), ranges.len()) }
+}
+
 /// Reads bytes of a socket; 0 at the end of the stream.
 pub(super) fn receive_into(socket: &Descriptor, bytes: &mut [u8]) -> io::Result<usize> {
     loop {
@@ -434,13 +442,19 @@ pub(super) fn is_would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
-/// Returns why a connection breaks on which a system call failed.
-pub(super) fn close_reason(error: &io::Error) -> CloseReason {
+/// Returns why a connection breaks on which a system call failed, and counts an error of TLS.
+pub(super) fn close_reason(error: &io::Error, context: &mut Context) -> CloseReason {
     log::debug!("vi-tcp: connection failed: {error}");
     match error.raw_os_error() {
         Some(libc::EFAULT) => CloseReason::MemoryInvalid,
-        _ if is_tls_error(error) => CloseReason::Protocol(Counter::DropTls),
-        _ if is_truncated(error) => CloseReason::Protocol(Counter::TlsCut),
+        _ if is_tls_error(error) => {
+            context.count(Counter::DropTls);
+            CloseReason::Tls
+        }
+        _ if is_truncated(error) => {
+            context.count(Counter::TlsCut);
+            CloseReason::Tls
+        }
         _ => CloseReason::ConnectionLost,
     }
 }

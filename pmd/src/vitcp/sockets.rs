@@ -18,8 +18,8 @@ use super::shared_listener::{
 };
 use super::socket::{Stream, is_would_block};
 use super::timers::TimerKey;
-use super::transfer::StreamIo;
 use super::unbound::Unbound;
+use vitcp_lite::transfer::{Counter as TransferCounter, StreamIo};
 
 impl Connector {
     /// Polls epoll and queues the connections with events. Returns true if the listener had one.
@@ -187,10 +187,13 @@ impl Connector {
                 self.request_event(now_ns, vi, event, path);
             }
             ReadOutcome::Malformed | ReadOutcome::TlsFailed => {
-                self.context.count(match outcome {
-                    ReadOutcome::TlsFailed => Counter::DropTlsHandshake,
-                    _ => Counter::DropMalformed,
-                });
+                match outcome {
+                    ReadOutcome::TlsFailed => self.context.count(Counter::DropTlsHandshake),
+                    _ => {
+                        let counters = &mut self.context.transfer_counters;
+                        counters.count(TransferCounter::DropMalformed);
+                    }
+                }
                 let event = Event::Reject(CallError::Rejected);
                 self.request_event(now_ns, vi, event, path);
             }

@@ -13,9 +13,9 @@ use self::tls_client::{Certificates, TlsClient};
 use super::budget::{MAX_POLL_UNITS, MAX_TURN_UNITS};
 use super::connection::Connection;
 use super::socket::is_would_block;
-use super::source::Source;
 use super::testkit::{CONNECT_ACCEPT, NAMED, NO_MATCH, Program, request, with_tls};
 use super::{MAX_ACCEPTS, ViTcp};
+use vitcp_lite::Source;
 
 const CONNECT_REJECT: u8 = 7;
 /// Local addresses of hosts that tests act as.
@@ -48,7 +48,7 @@ fn connection(tcp: &ViTcp, vi: u32) -> Option<&Connection> {
 
 /// Returns the number of segments that the connection of a VI has received.
 fn received(program: &Program, vi: u32) -> u32 {
-    program.with(|tcp, _| connection(tcp, vi).unwrap().transfer.rx.number)
+    program.with(|tcp, _| connection(tcp, vi).unwrap().transfer.rx.last_message())
 }
 
 /// NOPs with these message numbers.

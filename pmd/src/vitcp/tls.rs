@@ -9,9 +9,10 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, ServerConnection};
 use socket2::SockRef;
 use vi_core::log_limiter::LogLimiter;
+use vi_core::memory::copy;
 
 use super::credentials::{Credentials, is_valid_for};
-use super::transfer::IoVecs;
+use vitcp_lite::transfer::MemoryRanges;
 
 /// Approximate limit of encrypted bytes that TCP has not taken; written with one system call.
 pub(super) const SEND_BUFFER_BYTES: usize = 256 << 10;
@@ -103,6 +104,35 @@ impl RecordCounter {
             }
         }
     }
+}
+
+/// Copies bytes out of memory ranges from `at` on; returns the number copied.
+///
+/// # Safety
+/// The ranges may be read.
+unsafe fn copy_out(ranges: &MemoryRanges, at: usize, to: &mut [u8]) -> usize {
+    let mut copied = 0;
+    ranges.walk(at, to.len(), |from, range| {
+        copied = range.end;
+        if let Some(to) = to.get_mut(range) {
+            // SAFETY: part of a range, by the caller's contract.
+            unsafe { copy::read(from, to) };
+        }
+    });
+    copied
+}
+
+/// Copies bytes into memory ranges from `at` on; excess bytes are ignored.
+///
+/// # Safety
+/// The ranges may be written.
+unsafe fn copy_in(ranges: &MemoryRanges, at: usize, bytes: &[u8]) {
+    ranges.walk(at, bytes.len(), |to, range| {
+        if let Some(from) = bytes.get(range) {
+            // SAFETY: part of a range, by the caller's contract.
+            unsafe { copy::write(to, from) };
+        }
+    });
 }
 
 impl TlsSession {
@@ -198,14 +228,14 @@ impl TlsSession {
     pub(super) unsafe fn send(
         &mut self,
         socket: &Descriptor,
-        iovecs: &IoVecs,
+        ranges: &MemoryRanges,
         more: bool,
     ) -> io::Result<usize> {
         self.prepare_send(socket)?;
         let mut sent = 0;
         loop {
             // SAFETY: the caller vouches for the ranges.
-            let bytes = unsafe { iovecs.copy_out(sent, &mut self.record) };
+            let bytes = unsafe { copy_out(ranges, sent, &mut self.record) };
             let record = self.record.get(..bytes).unwrap_or_default();
             if record.is_empty() {
                 break;
@@ -255,12 +285,12 @@ impl TlsSession {
     pub(super) unsafe fn receive(
         &mut self,
         socket: &Descriptor,
-        iovecs: &IoVecs,
+        ranges: &MemoryRanges,
     ) -> io::Result<usize> {
-        let limit_bytes = iovecs.bytes();
+        let limit_bytes = ranges.bytes();
         self.read(socket, limit_bytes, |at, bytes| {
             // SAFETY: the caller vouches for the ranges.
-            unsafe { iovecs.copy_in(at, bytes) }
+            unsafe { copy_in(ranges, at, bytes) }
         })
     }
 

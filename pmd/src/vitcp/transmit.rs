@@ -8,11 +8,12 @@ use vi_types::ViIndex;
 
 use super::ViTcp;
 use super::connection::Connection;
+use super::context::Context;
 use super::counters::Counter;
 use super::socket::{close_reason, is_would_block};
 use super::timers::TimerKey;
-use super::transfer::plan::{Plan, Stop};
-use super::transfer::{CloseReason, StreamIo};
+use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
+use vitcp_lite::transfer::{CloseReason, Plan, Stop, StreamIo};
 
 /// Maximum system calls for one VI before the next VI is served.
 const MAX_CALLS: u32 = 4;
@@ -119,7 +120,7 @@ impl ViTcp {
             Ok(stop) => stop,
             Err(reason) => return SendResult::Break(reason),
         };
-        transfer.note_starving(stop, &mut context.counters);
+        transfer.note_starving(stop, &mut context.transfer_counters);
         if self.batch.is_empty() {
             let vi = (vi, is_reliable);
             return match stop {
@@ -133,14 +134,14 @@ impl ViTcp {
         let more = self.batch.may_cork(now_ns, may_follow, &mut transfer.tx);
         // SAFETY: ranges of registered memory were found readable under the backend lock, held since;
         // the others are of our buffer.
-        let written = match unsafe { connection.stream.send(self.batch.iovecs(), more) } {
+        let written = match unsafe { connection.stream.send(self.batch.ranges(), more) } {
             Ok(written) => written,
             Err(error) if is_would_block(&error) => {
                 context.count(Counter::TxNoRoom);
                 connection.may_write = false;
                 return SendResult::WouldBlock;
             }
-            Err(error) => return handle_write_error(connection, &error),
+            Err(error) => return handle_write_error(connection, &error, context),
         };
         let uncorked = more && !core::mem::replace(&mut connection.transfer.tx.corked, true);
         self.connector
@@ -150,7 +151,7 @@ impl ViTcp {
         context.count(Counter::TxCalls);
         context.counters.add(Counter::TxBytes, written as u64);
         let all = written == self.batch.bytes() && !connection.stream.has_unsent();
-        let planned = (&self.batch, &mut context.counters);
+        let planned = (&self.batch, &mut context.transfer_counters);
         connection
             .transfer
             .apply_written(vi, written, planned, path);
@@ -179,20 +180,24 @@ impl ViTcp {
         path: &mut impl StreamIo,
     ) -> Option<SendResult> {
         let bytes = connection.transfer.plan_single(vi, &mut self.batch, path)?;
-        let all = self.batch.single_bytes(bytes);
+        let all = self.batch.buffered(SEGMENT_HEADER_BYTES + bytes as usize);
         let written = match connection.stream.send_bytes(all) {
             Ok(written) => written,
             Err(error) if is_would_block(&error) => 0,
-            Err(error) => return Some(handle_write_error(connection, &error)),
+            Err(error) => {
+                let context = &mut self.connector.context;
+                return Some(handle_write_error(connection, &error, context));
+            }
         };
         self.connector.connections.corked.note_write(None);
         connection.transfer.tx.note_single_send(now_ns);
         if written < all.len() || connection.stream.has_unsent() {
             return Some(self.partial_single(vi, connection, (bytes, written), path));
         }
-        let counters = &mut self.connector.context.counters;
-        counters.count(Counter::TxCalls);
-        counters.add(Counter::TxBytes, written as u64);
+        let context = &mut self.connector.context;
+        context.count(Counter::TxCalls);
+        context.counters.add(Counter::TxBytes, written as u64);
+        let counters = &mut context.transfer_counters;
         connection.transfer.single_sent(vi, bytes, counters, path);
         Some(SendResult::Nothing)
     }
@@ -213,7 +218,7 @@ impl ViTcp {
             context.count(Counter::TxCalls);
             context.counters.add(Counter::TxBytes, written as u64);
             self.batch.plan_single(payload_bytes);
-            let planned = (&self.batch, &mut context.counters);
+            let planned = (&self.batch, &mut context.transfer_counters);
             connection
                 .transfer
                 .apply_written(vi, written, planned, path);
@@ -224,8 +229,12 @@ impl ViTcp {
 
 /// Handles a failed write. If the connection is lost, data that the peer sent before is still read.
 #[cold]
-fn handle_write_error(connection: &mut Connection, error: &std::io::Error) -> SendResult {
-    match close_reason(error) {
+fn handle_write_error(
+    connection: &mut Connection,
+    error: &std::io::Error,
+    context: &mut Context,
+) -> SendResult {
+    match close_reason(error, context) {
         CloseReason::ConnectionLost => {
             (connection.may_write, connection.may_read) = (false, true);
             connection.write_failed = true;

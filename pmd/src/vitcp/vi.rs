@@ -1,7 +1,7 @@
 //! A VI of the NIC: its attributes, and the phase of its connection.
 
-use vi_engine::{RemoteVi, ViParams};
-use vi_types::{CallError, ConnectionOptions, ViState};
+use vi_engine::RemoteVi;
+use vi_types::{CallError, ConnectionOptions, ViParams, ViState};
 
 use super::request::Request;
 

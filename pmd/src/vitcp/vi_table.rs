@@ -3,8 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use vi_engine::ViParams;
-use vi_types::{ConnectionOptions, ViIndex};
+use vi_types::{ConnectionOptions, ViIndex, ViParams};
 
 use super::request::Request;
 use super::vi::{Phase, Vi};

@@ -1,7 +1,7 @@
 //! Declaration of counters.
 
 /// Declares an enum of counters with their names, and the values of all: visibility, names of the two types, then
-/// `/// Doc` and `Variant => "name",` for each counter. The crate that declares them counts.
+/// `/// Doc` and `Variant => "name",` for each counter.
 #[macro_export]
 macro_rules! counters {
     (
@@ -36,13 +36,15 @@ macro_rules! counters {
         }
 
         impl $counters {
+            /// Adds to a counter.
             #[inline]
-            pub(crate) fn add(&mut self, counter: $counter, n: u64) {
+            $vis fn add(&mut self, counter: $counter, n: u64) {
                 self.values[counter as usize] += n;
             }
 
+            /// Adds 1 to a counter.
             #[inline]
-            pub(crate) fn count(&mut self, counter: $counter) {
+            $vis fn count(&mut self, counter: $counter) {
                 self.add(counter, 1);
             }
 

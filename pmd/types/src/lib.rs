@@ -6,8 +6,12 @@
 //! | [`ViState`] | the four states of a VI (VIPL 4.8) |
 //! | [`ViIndex`] | index of a VI of a NIC |
 //! | [`QueueKind`] | the two work queues of a VI |
-//! | [`status`] | the status word of a descriptor (VIPL 5.2) |
+//! | [`status`], [`Status`] | the status word of a descriptor, and its error bits (VIPL 5.2) |
 //! | [`ViHandle`] and others | handles of the objects of a provider |
+//! | [`QueueIo`] | what a protocol calls: queues and memory of the VIs of a NIC |
+//! | [`SendWork`], [`Completion`] and others | descriptors and their completions, as far as protocols need them |
+//! | [`ViParams`] | attributes of a VI that protocols need |
+//! | [`misses`] | limits on guesses of memory handles |
 //! | [`ViAttributes`], [`MemAttributes`] | attributes of VIs and memory regions (VIPL 4.6, 4.7) |
 //! | [`NetAddress`] | host and discriminator (VIPL 4.1) |
 //! | [`BoundedBytes`] | byte strings of a bounded length, such as discriminators |
@@ -22,7 +26,7 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-#[cfg(feature = "std")]
+#[cfg(any(feature = "std", test))]
 extern crate std;
 
 mod address;
@@ -35,12 +39,16 @@ mod counters;
 pub mod fields;
 mod handles;
 mod lock_policy;
+pub mod misses;
+mod queue_io;
 mod queue_kind;
 mod reliability_level;
 mod resource_error;
 pub mod status;
 mod vi_index;
+mod vi_params;
 mod vi_state;
+mod work;
 
 pub use address::{Discriminator, HostAddress, NetAddress};
 pub use async_error::AsyncError;
@@ -50,8 +58,13 @@ pub use call_error::{CallError, Outcome};
 pub use connection_options::{ConnectionOptions, NegotiatedOptions};
 pub use handles::{ConnHandle, CqHandle, NicHandle, PtagHandle, ViHandle};
 pub use lock_policy::LockPolicy;
+pub use misses::MissLimits;
+pub use queue_io::QueueIo;
 pub use queue_kind::QueueKind;
 pub use reliability_level::{ReliabilityLevel, UnknownLevel};
 pub use resource_error::{Limit, LimitOf, LimitReached, ResourceError};
+pub use status::Status;
 pub use vi_index::ViIndex;
+pub use vi_params::ViParams;
 pub use vi_state::ViState;
+pub use work::{Claim, Completion, Operation, SendWork, Waiter};

@@ -36,3 +36,46 @@ pub const OP_MASK: u32 = 0x0007_0000;
 pub const OP_SHIFT: u32 = 16;
 /// The immediate data field is valid.
 pub const IMMEDIATE: u32 = 0x0008_0000;
+
+/// Error bits of the status of a completed descriptor (VIPL 5.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status(pub u32);
+
+impl Status {
+    /// No error bit.
+    pub const OK: Status = Status(0);
+    /// Local Format Error.
+    pub const FORMAT: Status = Status(FORMAT_ERROR);
+    /// Local Protection Error.
+    pub const PROTECTION: Status = Status(PROTECTION_ERROR);
+    /// Local Length Error.
+    pub const LENGTH: Status = Status(LENGTH_ERROR);
+    /// Partial Packet Error, always with another bit.
+    pub const PARTIAL: Status = Status(PARTIAL_ERROR);
+    /// Descriptor Flushed.
+    pub const FLUSHED: Status = Status(DESC_FLUSHED_ERROR);
+    /// Transport Error.
+    pub const TRANSPORT: Status = Status(TRANSPORT_ERROR);
+    /// RDMA Protection Error: the remote side refused a read or write.
+    pub const RDMA_PROTECTION: Status = Status(RDMA_PROT_ERROR);
+    /// Remote Descriptor Error: the remote receive descriptor did not fit, or none was posted.
+    pub const REMOTE_DESCRIPTOR: Status = Status(REMOTE_DESC_ERROR);
+
+    /// Returns the union of both sets of bits.
+    #[must_use]
+    pub const fn with(self, other: Status) -> Status {
+        Status(self.0 | other.0)
+    }
+
+    /// Reports whether all of these bits are set.
+    #[must_use]
+    pub const fn has(self, bits: Status) -> bool {
+        self.0 & bits.0 == bits.0
+    }
+
+    /// Reports whether no error bit is set.
+    #[must_use]
+    pub const fn is_ok(self) -> bool {
+        self.0 == 0
+    }
+}

@@ -7,7 +7,7 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, MessageReason, connect_parameter};
-use vi_types::{CallError, NetAddress, ViState};
+use vi_types::{AsyncError, CallError, NetAddress, ViState, Waiter};
 
 use super::request::{Attempt, PortReply, RequestExchange};
 use crate::connection::{
@@ -17,8 +17,8 @@ use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS, Sequence};
 use crate::context::Context;
 use crate::counters::Counter;
 use crate::endpoint::{Endpoint, Phase, ResponseWait};
-use crate::engine_io::{AsyncError, EngineIo, Waiter};
-use crate::misses::PeerKey;
+use crate::engine_io::EngineIo;
+use crate::n_port::PeerKey;
 use crate::reassembly::{Ahead, Reassembly};
 use crate::receive::RxStream;
 use crate::recovery::AckState;

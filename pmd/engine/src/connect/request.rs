@@ -13,9 +13,9 @@ use fcvi_frame::flags::{ConnectMode, connect_request};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
-use vi_types::{CallError, HostAddress, NetAddress};
+use vi_types::{CallError, HostAddress, NetAddress, ViParams};
 
-use crate::config::{EngineConfig, ViParams};
+use crate::config::EngineConfig;
 use crate::connection::ConnectCommand;
 use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS, Sequence};
 use crate::context::Context;

@@ -4,12 +4,13 @@ use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::IuView;
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
+use vi_types::{AsyncError, Claim, Completion, Status};
 
 use super::RxStream;
 use crate::connection::Break;
 use crate::context::Context;
 use crate::counters::Counter;
-use crate::engine_io::{AsyncError, Claim, Completion, EngineIo, Status};
+use crate::engine_io::EngineIo;
 use crate::reassembly::RxKind;
 use crate::responses::Response;
 use crate::transmit::TxStream;

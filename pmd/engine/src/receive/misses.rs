@@ -3,12 +3,13 @@
 
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::reason::MessageReason;
+use vi_types::AsyncError;
 
 use super::RxStream;
 use crate::connection::Break;
 use crate::context::Context;
 use crate::counters::Counter;
-use crate::engine_io::{AsyncError, EngineIo};
+use crate::engine_io::EngineIo;
 use crate::transmit::TxStream;
 
 impl RxStream {

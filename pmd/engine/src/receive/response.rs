@@ -11,14 +11,14 @@ use fcvi_frame::flags::message_response;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
-use vi_types::ReliabilityLevel;
+use vi_types::{ReliabilityLevel, Status};
 
 use super::RxStream;
 use crate::connection::Break;
 use crate::context::Context;
 use crate::counters::Counter;
 use crate::endpoint::Endpoint;
-use crate::engine_io::{EngineIo, Status};
+use crate::engine_io::EngineIo;
 use crate::reassembly::{Accepted, order};
 use crate::transmit::{OperationKind, SendFailure, TxStream};
 

@@ -7,19 +7,20 @@ use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
-use vi_types::ReliabilityLevel;
+use vi_types::{AsyncError, Claim, Completion, ReliabilityLevel, Status, ViParams};
 
 use super::failure::{ReceiveFailure, complete_error, reason_of_fault};
-use crate::config::ViParams;
+
 use crate::connection::Break;
 use crate::context::Context;
 use crate::counters::Counter;
-use crate::engine_io::{AsyncError, Claim, Completion, EngineIo, Status};
-use crate::misses::{ConnectionMisses, PeerKey};
+use crate::engine_io::EngineIo;
+use crate::n_port::PeerKey;
 use crate::reassembly::{Accepted, Reassembly, RxKind, RxMessage};
 use crate::recovery::AckState;
 use crate::timer::TimerKey;
 use crate::transmit::TxStream;
+use vi_types::misses::ConnectionMisses;
 
 /// The receive stream of a connection.
 #[derive(Debug)]

@@ -11,13 +11,13 @@
 use fcvi_frame::fc::FCtl;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
-use vi_types::ReliabilityLevel;
+use vi_types::{Claim, ReliabilityLevel};
 
 use crate::connection::Break;
 use crate::connection_iu::Sequence;
 use crate::context::Context;
 use crate::counters::Counter;
-use crate::engine_io::{Claim, EngineIo};
+use crate::engine_io::EngineIo;
 use crate::reassembly::{Accepted, Advance, AheadMessage, Run, RxKind, RxMessage, immediate};
 use crate::receive::RxStream;
 use crate::transmit::TxStream;

@@ -5,11 +5,12 @@ use fcvi_frame::fc::FCtl;
 use fcvi_frame::flags::message_request;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
+use vi_types::{SendWork, Status};
 
 use super::retransmit_queue::RetransmitRange;
 use crate::context::Context;
 use crate::counters::Counter;
-use crate::engine_io::{EngineIo, SendWork, Status, Transmit};
+use crate::engine_io::{EngineIo, Transmit};
 use crate::exchange::Exchange;
 use crate::receive::RxStream;
 use crate::transmit::{OperationKind, Step, TxMessage, TxStream, per_frame};

@@ -1,9 +1,8 @@
 //! The events that tests expect of an endpoint.
 
-use vi_types::ViState;
+use vi_types::{AsyncError, Status, ViState};
 
 use super::io::{Event, Received};
-use crate::{AsyncError, Status};
 
 /// Returns the completion of a send.
 pub(crate) fn sent(id: u64, length_bytes: u32) -> Event {

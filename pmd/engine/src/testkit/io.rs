@@ -6,13 +6,12 @@ use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::fc::FCtl;
 use fcvi_frame::fcoe::{Eof, FCOE_TRAILER_BYTES};
 use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame, seal};
-use vi_types::ViState;
+use vi_types::{
+    AsyncError, Claim, Completion, Operation, QueueIo, SendWork, Status, ViIndex, ViState, Waiter,
+};
 
 use super::rng::Rng;
-use crate::{
-    AsyncError, Claim, Completion, EngineIo, Moved, Operation, SendWork, Status, Transmit, ViIndex,
-    Waiter,
-};
+use crate::{EngineIo, Moved, Transmit};
 
 /// An event that the consumer of a VI sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -279,7 +278,7 @@ impl TestIo {
     }
 }
 
-impl EngineIo for TestIo {
+impl QueueIo for TestIo {
     fn next_send(&mut self, vi: ViIndex) -> Option<SendWork> {
         let queues = self.vi(vi);
         let send = queues.sends.get(queues.in_flight)?;
@@ -307,6 +306,137 @@ impl EngineIo for TestIo {
         self.vis.get(&vi).is_some_and(|queues| queues.failing)
     }
 
+    fn claim_receive(&mut self, vi: ViIndex) -> Claim {
+        let mut unclaimed = self.vi(vi).receives.iter_mut().filter(|r| !r.claimed);
+        let Some(receive) = unclaimed.next() else {
+            return Claim::Empty;
+        };
+        receive.claimed = receive.fault.is_ok();
+        if receive.fault.is_ok() {
+            Claim::Ready {
+                capacity_bytes: receive.capacity_bytes,
+            }
+        } else {
+            Claim::Fault(receive.fault)
+        }
+    }
+
+    fn place_receive(
+        &mut self,
+        vi: ViIndex,
+        ahead: u32,
+        offset_bytes: u32,
+        payload: &[u8],
+    ) -> bool {
+        let receive = self.vi(vi).receives.get_mut(ahead as usize);
+        let receive = receive.expect("a claimed receive");
+        assert!(receive.claimed);
+        let end = offset_bytes as usize + payload.len();
+        let twice = |(from, to): &(u32, u32)| offset_bytes < *to && *from < end as u32;
+        assert!(!receive.placed.iter().any(twice), "placed twice");
+        assert!(end <= receive.capacity_bytes as usize, "within the buffer");
+        if receive.gone_from.is_some_and(|gone| end > gone as usize) {
+            return false;
+        }
+        let bytes = receive.data.len().max(end);
+        receive.data.resize(bytes, 0);
+        receive.data[offset_bytes as usize..end].copy_from_slice(payload);
+        match receive.placed.last_mut() {
+            Some(last) if last.1 == offset_bytes => last.1 = end as u32,
+            _ => receive.placed.push((offset_bytes, end as u32)),
+        }
+        let destination = Destination::Receive(receive.id);
+        self.note_placement(vi, destination, offset_bytes, payload);
+        true
+    }
+
+    fn complete_receive(&mut self, vi: ViIndex, completion: Completion) {
+        let queues = self.vi(vi);
+        let receive = queues.receives.pop_front().expect("a receive to complete");
+        let claimed = receive.claimed || !receive.fault.is_ok();
+        assert!(claimed, "only claimed descriptors are completed");
+        let placed: u32 = receive.placed.iter().map(|(from, to)| to - from).sum();
+        assert!(placed as usize == receive.data.len() || !completion.status.is_ok());
+        queues.failing |= receive.lost;
+        queues.log.push(Event::Received(Received {
+            id: receive.id,
+            status: completion.status,
+            length_bytes: completion.length_bytes,
+            immediate: completion.immediate,
+            remote_write: completion.remote_write,
+            data: receive.data,
+        }));
+    }
+
+    fn names_region(&mut self, _vi: ViIndex, handle: u32) -> bool {
+        self.regions.contains_key(&handle)
+    }
+
+    fn place_rdma_write(
+        &mut self,
+        vi: ViIndex,
+        (address, handle): (u64, u32),
+        offset_bytes: u32,
+        payload: &[u8],
+    ) -> bool {
+        let region = self.regions.get_mut(&handle).expect("a checked target");
+        let from = (address - region.base) as usize + offset_bytes as usize;
+        if (from + payload.len()) as u64 > region.gone_from {
+            return false;
+        }
+        region.bytes[from..from + payload.len()].copy_from_slice(payload);
+        let destination = Destination::Region(handle, address);
+        self.note_placement(vi, destination, offset_bytes, payload);
+        true
+    }
+
+    fn place_read(&mut self, vi: ViIndex, ahead: u32, offset_bytes: u32, payload: &[u8]) -> bool {
+        assert!((ahead as usize) < self.vi(vi).in_flight, "a read in flight");
+        self.fill_read(vi, ahead, offset_bytes, payload)
+    }
+
+    fn resume(&mut self, vi: ViIndex) {
+        self.vi(vi).queued = true;
+    }
+
+    fn flush_sends(&mut self, vi: ViIndex) {
+        while !self.vi(vi).sends.is_empty() {
+            self.complete_send(vi, Status::FLUSHED, 0);
+        }
+    }
+
+    fn flush_receives(&mut self, vi: ViIndex) {
+        let queues = self.vi(vi);
+        for receive in core::mem::take(&mut queues.receives) {
+            queues.log.push(Event::Received(Received {
+                id: receive.id,
+                status: Status::FLUSHED,
+                length_bytes: 0,
+                immediate: None,
+                remote_write: false,
+                data: receive.data,
+            }));
+        }
+    }
+
+    fn set_state(&mut self, vi: ViIndex, state: ViState) {
+        self.vi(vi).log.push(Event::State(state));
+    }
+
+    fn report(&mut self, vi: ViIndex, error: AsyncError) {
+        self.vi(vi).log.push(Event::Async(error));
+    }
+
+    fn control_event(&mut self, _waiter: Waiter) {
+        self.control_events += 1;
+    }
+
+    fn random(&mut self) -> u32 {
+        self.rng.next_u64() as u32 & self.random_mask
+    }
+}
+
+impl EngineIo for TestIo {
     fn transmit_data(
         &mut self,
         vi: ViIndex,
@@ -375,97 +505,8 @@ impl EngineIo for TestIo {
         self.push_frame(frame)
     }
 
-    fn claim_receive(&mut self, vi: ViIndex) -> Claim {
-        let mut unclaimed = self.vi(vi).receives.iter_mut().filter(|r| !r.claimed);
-        let Some(receive) = unclaimed.next() else {
-            return Claim::Empty;
-        };
-        receive.claimed = receive.fault.is_ok();
-        if receive.fault.is_ok() {
-            Claim::Ready {
-                capacity_bytes: receive.capacity_bytes,
-            }
-        } else {
-            Claim::Fault(receive.fault)
-        }
-    }
-
-    fn place_receive(
-        &mut self,
-        vi: ViIndex,
-        ahead: u32,
-        offset_bytes: u32,
-        payload: &[u8],
-    ) -> bool {
-        let receive = self.vi(vi).receives.get_mut(ahead as usize);
-        let receive = receive.expect("a claimed receive");
-        assert!(receive.claimed);
-        let end = offset_bytes as usize + payload.len();
-        let twice = |(from, to): &(u32, u32)| offset_bytes < *to && *from < end as u32;
-        assert!(!receive.placed.iter().any(twice), "placed twice");
-        assert!(end <= receive.capacity_bytes as usize, "within the buffer");
-        if receive.gone_from.is_some_and(|gone| end > gone as usize) {
-            return false;
-        }
-        let bytes = receive.data.len().max(end);
-        receive.data.resize(bytes, 0);
-        receive.data[offset_bytes as usize..end].copy_from_slice(payload);
-        match receive.placed.last_mut() {
-            Some(last) if last.1 == offset_bytes => last.1 = end as u32,
-            _ => receive.placed.push((offset_bytes, end as u32)),
-        }
-        let destination = Destination::Receive(receive.id);
-        self.note_placement(vi, destination, offset_bytes, payload);
-        true
-    }
-
-    fn complete_receive(&mut self, vi: ViIndex, completion: Completion) {
-        let queues = self.vi(vi);
-        let receive = queues.receives.pop_front().expect("a receive to complete");
-        let claimed = receive.claimed || !receive.fault.is_ok();
-        assert!(claimed, "only claimed descriptors are completed");
-        let placed: u32 = receive.placed.iter().map(|(from, to)| to - from).sum();
-        assert!(placed as usize == receive.data.len() || !completion.status.is_ok());
-        queues.failing |= receive.lost;
-        queues.log.push(Event::Received(Received {
-            id: receive.id,
-            status: completion.status,
-            length_bytes: completion.length_bytes,
-            immediate: completion.immediate,
-            remote_write: completion.remote_write,
-            data: receive.data,
-        }));
-    }
-
     fn check_rdma_write(&mut self, _vi: ViIndex, target: &DeviceHeader) -> bool {
         self.holds(target.rmt_va, target.rmt_va_handle, target.tot_len)
-    }
-
-    fn names_region(&mut self, _vi: ViIndex, handle: u32) -> bool {
-        self.regions.contains_key(&handle)
-    }
-
-    fn place_rdma_write(
-        &mut self,
-        vi: ViIndex,
-        (address, handle): (u64, u32),
-        offset_bytes: u32,
-        payload: &[u8],
-    ) -> bool {
-        let region = self.regions.get_mut(&handle).expect("a checked target");
-        let from = (address - region.base) as usize + offset_bytes as usize;
-        if (from + payload.len()) as u64 > region.gone_from {
-            return false;
-        }
-        region.bytes[from..from + payload.len()].copy_from_slice(payload);
-        let destination = Destination::Region(handle, address);
-        self.note_placement(vi, destination, offset_bytes, payload);
-        true
-    }
-
-    fn place_read(&mut self, vi: ViIndex, ahead: u32, offset_bytes: u32, payload: &[u8]) -> bool {
-        assert!((ahead as usize) < self.vi(vi).in_flight, "a read in flight");
-        self.fill_read(vi, ahead, offset_bytes, payload)
     }
 
     fn check_rdma_read(&mut self, _vi: ViIndex, source: &DeviceHeader) -> bool {
@@ -528,45 +569,5 @@ impl EngineIo for TestIo {
         } else {
             Moved::RemoteInvalid
         }
-    }
-
-    fn resume(&mut self, vi: ViIndex) {
-        self.vi(vi).queued = true;
-    }
-
-    fn flush_sends(&mut self, vi: ViIndex) {
-        while !self.vi(vi).sends.is_empty() {
-            self.complete_send(vi, Status::FLUSHED, 0);
-        }
-    }
-
-    fn flush_receives(&mut self, vi: ViIndex) {
-        let queues = self.vi(vi);
-        for receive in core::mem::take(&mut queues.receives) {
-            queues.log.push(Event::Received(Received {
-                id: receive.id,
-                status: Status::FLUSHED,
-                length_bytes: 0,
-                immediate: None,
-                remote_write: false,
-                data: receive.data,
-            }));
-        }
-    }
-
-    fn set_state(&mut self, vi: ViIndex, state: ViState) {
-        self.vi(vi).log.push(Event::State(state));
-    }
-
-    fn report(&mut self, vi: ViIndex, error: AsyncError) {
-        self.vi(vi).log.push(Event::Async(error));
-    }
-
-    fn control_event(&mut self, _waiter: Waiter) {
-        self.control_events += 1;
-    }
-
-    fn random(&mut self) -> u32 {
-        self.rng.next_u64() as u32 & self.random_mask
     }
 }

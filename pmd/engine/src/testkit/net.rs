@@ -4,7 +4,9 @@ use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::iu::Opcode;
 pub(crate) use protocol_testkit::time::{MS, S};
-use vi_types::{CallError, Discriminator, HostAddress, NetAddress, ReliabilityLevel, ViState};
+use vi_types::{
+    CallError, Discriminator, HostAddress, NetAddress, ReliabilityLevel, ViIndex, ViParams, ViState,
+};
 
 use super::io::{Event, Receive, Send, TestIo};
 pub(crate) use super::nodes::Node;
@@ -13,9 +15,7 @@ use super::topology::{Topology, topology};
 use super::wire::{Sent, Wire};
 use crate::recovery::MAX_RETRANSMITS;
 use crate::timer::KEYS_PER_VI;
-use crate::{
-    ConnId, ConnectCommand, Counter, Engine, EngineConfig, Indication, RemoteVi, ViIndex, ViParams,
-};
+use crate::{ConnId, ConnectCommand, Counter, Engine, EngineConfig, Indication, RemoteVi};
 
 /// The usual roles of the first two nodes.
 pub(crate) const CLIENT: usize = 0;

@@ -3,12 +3,12 @@
 use fcvi_frame::fcoe::Eof;
 use fcvi_frame::frame::seal;
 use fcvi_frame::iu::Opcode::{ConnectResponse1, DisconnectRequest, ReadResponse, SendRequest};
-use vi_types::{CallError, ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViIndex, ViState};
 
 use crate::Counter;
 use crate::EngineConfig;
 use crate::RecoveryConfig;
-use crate::ViIndex;
+
 use crate::testkit::expected_events::received;
 use crate::testkit::io::Send;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};

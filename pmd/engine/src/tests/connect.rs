@@ -6,10 +6,10 @@ use fcvi_frame::iu::Opcode::{
     ConnectRequest as Rqst, ConnectResponse1 as Resp1, ConnectResponse2 as Resp2,
     ConnectResponse3 as Resp3, DisconnectRequest, DisconnectResponse,
 };
-use vi_types::{CallError, ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViParams, ViState};
 
+use crate::Counter;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config as node_config, params};
-use crate::{Counter, ViParams};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const UD: ReliabilityLevel = ReliabilityLevel::UnreliableDelivery;

@@ -2,11 +2,11 @@
 
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::iu::Opcode::{ConnectRequest as Rqst, ConnectResponse1 as Resp1};
-use vi_types::{CallError, ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViIndex, ViState};
 
+use crate::Counter;
 use crate::endpoint::Phase;
 use crate::testkit::net::{CLIENT, MS, Net, S, config, params};
-use crate::{Counter, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const PORTS: [usize; 3] = [1, 2, 3];

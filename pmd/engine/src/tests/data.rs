@@ -3,7 +3,7 @@
 use fcvi_frame::fcoe::Sof;
 use fcvi_frame::frame::FrameView;
 use fcvi_frame::iu::Opcode::{SendRequest, WriteRequest};
-use vi_types::ReliabilityLevel;
+use vi_types::{ReliabilityLevel, Status, ViParams};
 
 use crate::testkit::net::{CLIENT, Net, SERVER, config, params};
 use crate::testkit::rng::Rng;
@@ -12,7 +12,7 @@ use crate::testkit::{
     expected_events::{received, sent},
     io::{Event, Received, Send},
 };
-use crate::{Counter, Pumped, Status, ViParams};
+use crate::{Counter, Pumped};
 
 const LEVELS: [ReliabilityLevel; 2] = [
     ReliabilityLevel::UnreliableDelivery,

@@ -6,16 +6,16 @@ use fcvi_frame::iu::Opcode::{
     ConnectResponse2 as Resp2, DisconnectRequest as Rqst, DisconnectResponse as Resp, SendRequest,
 };
 use fcvi_frame::reason::MessageReason;
-use vi_types::{CallError, ReliabilityLevel, ViState};
+use vi_types::{AsyncError, CallError, ReliabilityLevel, Status, ViState};
 
 use super::receive_checks::edited;
+use crate::Counter;
 use crate::connection::Break;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, params};
 use crate::testkit::{
     expected_events::{connection_lost_events, peer_disconnected_events, received},
     io::{Event, Receive},
 };
-use crate::{AsyncError, Counter, Status};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const RETRY: u64 = 5 * S;

@@ -6,8 +6,9 @@ mod rdma;
 mod reasons;
 
 use fcvi_frame::iu::Opcode::DisconnectRequest;
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{AsyncError, ReliabilityLevel, Status, ViIndex, ViParams, ViState};
 
+use crate::Counter;
 use crate::testkit::net::{CLIENT, Net, S, SERVER, params};
 use crate::testkit::topology::{Topology, for_each_topology, topology};
 use crate::testkit::{
@@ -17,7 +18,6 @@ use crate::testkit::{
     },
     io::{Event, Receive, Received, Send},
 };
-use crate::{AsyncError, Counter, Status, ViIndex, ViParams};
 
 const UD: ReliabilityLevel = ReliabilityLevel::UnreliableDelivery;
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;

@@ -3,13 +3,13 @@
 use fcvi_frame::els::Adisc;
 use fcvi_frame::fcoe::{Eof, FCOE_TRAILER_BYTES};
 use fcvi_frame::frame::seal;
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{ReliabilityLevel, ViIndex, ViState};
 
+use crate::Counter;
 use crate::testkit::{
     expected_events::connection_lost_events,
     net::{CLIENT, MS, Net, S, SERVER, config, params},
 };
-use crate::{Counter, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const INTERVAL: u64 = S;

@@ -2,11 +2,11 @@
 
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::iu::Opcode::SendRequest;
-use vi_types::{CallError, ReliabilityLevel, ViState};
+use vi_types::{AsyncError, CallError, ReliabilityLevel, ViState};
 
 use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, Net, S, SERVER, config, params};
-use crate::{AsyncError, Counter, Engine};
+use crate::{Counter, Engine};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const THIRD: usize = 2;

@@ -6,12 +6,12 @@ use fcvi_frame::iu::Opcode::{
     self, ConnectRequest as Rqst, ConnectResponse1 as Resp1, ConnectResponse2 as Resp2,
     ConnectResponse3 as Resp3, DisconnectRequest, DisconnectResponse,
 };
-use vi_types::{CallError, ReliabilityLevel, ViState};
+use vi_types::{AsyncError, CallError, ReliabilityLevel, ViIndex, ViState};
 
 use crate::testkit::document::compare;
 use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
-use crate::{AsyncError, Counter, RemoteVi, ViIndex};
+use crate::{Counter, RemoteVi};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 /// The node that originates the connection; of two peers the higher one.

@@ -1,7 +1,7 @@
 //! Limits on refused RDMA accesses: a peer that guesses memory handles loses its connection (ADR 0041).
 
 use fcvi_frame::fcoe::Eof;
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{AsyncError, MissLimits, ReliabilityLevel, ViIndex, ViState};
 
 use super::receive_checks::{HANDLE, edited};
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
@@ -10,7 +10,7 @@ use crate::testkit::{
     expected_events::sent,
     io::{Event, Send},
 };
-use crate::{AsyncError, Counter, EngineConfig, MissLimits, RecoveryConfig, ViIndex};
+use crate::{Counter, EngineConfig, RecoveryConfig};
 
 const UD: ReliabilityLevel = ReliabilityLevel::UnreliableDelivery;
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;

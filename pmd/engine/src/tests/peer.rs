@@ -7,11 +7,11 @@ use fcvi_frame::iu::Opcode::{
     ConnectResponse3 as Resp3, DisconnectRequest,
 };
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, connect_parameter};
-use vi_types::{CallError, ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViIndex, ViParams, ViState};
 
+use crate::Counter;
 use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
-use crate::{Counter, ViIndex, ViParams};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 /// Ethernet and FCoE headers, then 16 bytes of the FC header.

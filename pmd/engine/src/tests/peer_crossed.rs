@@ -13,14 +13,14 @@ use std::collections::{BTreeSet, VecDeque};
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::{ConnectStatus, connect_parameter};
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{ReliabilityLevel, ViIndex, ViState};
 
 use crate::connection_ids::ConnectionIds;
 use crate::testkit::{
     expected_events::received,
     net::{CLIENT, MS, Net, S, SERVER, config, params},
 };
-use crate::{Counter, EngineConfig, ViIndex};
+use crate::{Counter, EngineConfig};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 /// Time limit of a connection: two retries of a lost IU and a reserve.

@@ -1,10 +1,10 @@
 //! The peer pool: several requests with the same addresses, several ports of one host, two VIs of one port.
 
 use fcvi_frame::iu::Opcode::ConnectRequest as Rqst;
-use vi_types::{CallError, ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViIndex, ViState};
 
+use crate::Counter;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
-use crate::{Counter, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 

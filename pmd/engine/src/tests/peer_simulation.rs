@@ -9,13 +9,13 @@
 //! * No two matching requests remain in the pool.
 //! * A break is reported; no exchange, timer or table entry remains.
 
-use vi_types::{CallError, ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViIndex, ViState};
 
 use crate::testkit::io::TestIo;
 use crate::testkit::net::{MS, Net, S, config, params};
 use crate::testkit::rng::Rng;
 use crate::testkit::wire::Faults;
-use crate::{Counter, Engine, EngineConfig, ViIndex};
+use crate::{Counter, Engine, EngineConfig};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const PORTS: usize = 4;

@@ -1,11 +1,10 @@
 //! Loss of the local port: every VI goes to Error, pending operations end, and nothing more is sent.
 
 use fcvi_frame::iu::Opcode::{self, ConnectResponse2 as Resp2, ConnectResponse3 as Resp3};
-use vi_types::{CallError, ReliabilityLevel, ViState};
+use vi_types::{AsyncError, CallError, ReliabilityLevel, Status, ViIndex, ViState};
 
 use crate::testkit::net::{CLIENT, Net, S, SERVER, params};
 use crate::testkit::{expected_events::receive_failed, io::Event};
-use crate::{AsyncError, Status, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 

@@ -3,7 +3,7 @@
 use fcvi_frame::fcoe::Sof;
 use fcvi_frame::frame::FrameView;
 use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest};
-use vi_types::ReliabilityLevel;
+use vi_types::{ReliabilityLevel, Status, ViIndex, ViParams};
 
 use crate::testkit::net::{CLIENT, Net, S, SERVER, config, params, read};
 use crate::testkit::rng::Rng;
@@ -12,7 +12,7 @@ use crate::testkit::{
     expected_events::{connection_lost_events, received, send_failed, sent},
     io::{Event, Send},
 };
-use crate::{Counter, EngineConfig, Pumped, Status, ViIndex};
+use crate::{Counter, EngineConfig, Pumped};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const RR: ReliabilityLevel = ReliabilityLevel::ReliableReception;
@@ -570,7 +570,7 @@ fn attributes_advertise_the_read_limit() {
         server.max_reads_accepted = configured;
         let mut net = Net::new(vec![config(CLIENT), server], 4);
         for rdma_read in [true, false] {
-            let vi = crate::ViParams {
+            let vi = ViParams {
                 rdma_read,
                 ..params(RD)
             };

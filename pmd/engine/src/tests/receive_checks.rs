@@ -8,14 +8,14 @@ use fcvi_frame::iu::Opcode::{
     self, ConnectRequest, ConnectResponse1, ConnectResponse2, ConnectResponse3, DisconnectRequest,
     DisconnectResponse, SendRequest, WriteRequest,
 };
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{ReliabilityLevel, ViIndex, ViState};
 
+use crate::Counter;
 use crate::testkit::net::{CLIENT, Net, SERVER, params};
 use crate::testkit::{
     expected_events::received,
     io::{Receive, Send},
 };
-use crate::{Counter, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const UD: ReliabilityLevel = ReliabilityLevel::UnreliableDelivery;

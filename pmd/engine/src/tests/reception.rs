@@ -5,8 +5,9 @@ use fcvi_frame::frame::FrameView;
 use fcvi_frame::iu::Opcode::{
     DisconnectRequest, SendRequest, SendResponse, WriteRequest, WriteResponse,
 };
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{AsyncError, ReliabilityLevel, Status, ViIndex, ViState};
 
+use crate::Counter;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
 use crate::testkit::rng::Rng;
 use crate::testkit::{
@@ -15,7 +16,6 @@ use crate::testkit::{
     },
     io::{Event, Send},
 };
-use crate::{AsyncError, Counter, Status, ViIndex};
 
 const RR: ReliabilityLevel = ReliabilityLevel::ReliableReception;
 

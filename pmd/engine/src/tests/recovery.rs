@@ -12,7 +12,7 @@ use fcvi_frame::fc::FCtl;
 use fcvi_frame::frame::{FrameView, seal};
 use fcvi_frame::gaps::{MissingRange, MissingRanges};
 use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest, SendResponse, WriteRequest};
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{ReliabilityLevel, Status, ViIndex, ViState};
 
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
 use crate::testkit::rng::Rng;
@@ -20,7 +20,7 @@ use crate::testkit::{
     expected_events::{received, sent},
     io::{Event, Send},
 };
-use crate::{Counter, EngineConfig, RecoveryConfig, Status, ViIndex};
+use crate::{Counter, EngineConfig, RecoveryConfig};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const RR: ReliabilityLevel = ReliabilityLevel::ReliableReception;

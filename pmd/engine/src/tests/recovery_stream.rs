@@ -1,13 +1,13 @@
 //! Random streams over networks that lose, duplicate, delay and reorder frames: with recovery everything arrives
 //! once, in order and unchanged, and both sides see only delays.
 
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{ReliabilityLevel, Status, ViIndex, ViState};
 
 use crate::testkit::io::{Event, Send};
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, read};
 use crate::testkit::rng::Rng;
 use crate::testkit::wire::Faults;
-use crate::{Counter, RecoveryConfig, Status, ViIndex};
+use crate::{Counter, RecoveryConfig};
 
 const LEVELS: [ReliabilityLevel; 2] = [
     ReliabilityLevel::ReliableDelivery,

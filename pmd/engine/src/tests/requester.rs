@@ -3,10 +3,10 @@
 
 use fcvi_frame::frame::FrameView;
 use fcvi_frame::iu::Opcode::ConnectRequest as Rqst;
-use vi_types::{CallError, ReliabilityLevel};
+use vi_types::{CallError, ReliabilityLevel, ViIndex};
 
 use super::receive_checks::{add, edited};
-use crate::ViIndex;
+
 use crate::testkit::net::{CLIENT, Net, S, SERVER, params};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;

@@ -7,17 +7,17 @@ use fcvi_frame::frame::seal;
 use fcvi_frame::iu::Opcode::{
     self, ReadRequest, ReadResponse, SendRequest, SendResponse, WriteResponse,
 };
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{ReliabilityLevel, Status, ViIndex, ViState};
 
 use super::receive_checks::{
     F_CTL, FLAGS, HANDLE, MSG_ID, OFFSET, OPCODE, OX_ID, R_CTL, SEQ_CNT, SOF, add, edited,
 };
+use crate::Counter;
 use crate::testkit::net::{CLIENT, Net, S, SERVER, config, read};
 use crate::testkit::{
     expected_events::{connection_lost_events, received, send_failed, sent},
     io::{Event, Send},
 };
-use crate::{Counter, Status, ViIndex};
 
 const UD: ReliabilityLevel = ReliabilityLevel::UnreliableDelivery;
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;

@@ -2,10 +2,10 @@
 //! disconnects to them must not delay those of connections.
 
 use fcvi_frame::fc::NPortId;
-use vi_types::{CallError, NetAddress, ReliabilityLevel, ViState};
+use vi_types::{CallError, NetAddress, ReliabilityLevel, ViIndex, ViState};
 
 use crate::testkit::net::{CLIENT, Net, S, SERVER, config, discriminator, params};
-use crate::{ConnectCommand, Counter, ViIndex};
+use crate::{ConnectCommand, Counter};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 

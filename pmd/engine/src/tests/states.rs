@@ -11,12 +11,12 @@ use fcvi_frame::iu::Opcode::{
     ConnectRequest, ConnectResponse1, ConnectResponse2, ConnectResponse3, DisconnectRequest,
     ReadRequest, ReadResponse, SendRequest,
 };
-use vi_types::{CallError, ReliabilityLevel};
+use vi_types::{AsyncError, CallError, ReliabilityLevel, Status, ViIndex};
 
+use crate::ConnId;
 use crate::testkit::document::compare;
 use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, Net, S, SERVER, params};
-use crate::{AsyncError, ConnId, Status, ViIndex};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 

@@ -1,14 +1,14 @@
 //! Connection requests to hosts without a known port, and to hosts that are lost (VIPL 3.3.4, 3.3.6).
 
 use fcvi_frame::iu::Opcode::{ConnectResponse2, ConnectResponse3};
-use vi_types::{CallError, NetAddress, ReliabilityLevel, ViState};
+use vi_types::{CallError, NetAddress, ReliabilityLevel, Status, ViIndex, ViState};
 
+use crate::ConnectCommand;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, discriminator, params};
 use crate::testkit::{
     expected_events::receive_failed,
     io::{Event, Receive},
 };
-use crate::{ConnectCommand, Status, ViIndex};
 
 const LEVELS: [ReliabilityLevel; 3] = [
     ReliabilityLevel::UnreliableDelivery,

@@ -7,13 +7,13 @@
 //! it; if the connection breaks meanwhile and none of them caused it, it is the failed one.
 
 use fcvi_frame::reason::MessageReason;
-use vi_types::ReliabilityLevel;
+use vi_types::{ReliabilityLevel, Status};
 
 use super::{InFlightSend, OperationKind, SendFailure, TxMessage, TxStream};
 use crate::connection::Break;
 use crate::context::Context;
 use crate::counters::Counter;
-use crate::engine_io::{EngineIo, Status};
+use crate::engine_io::EngineIo;
 use crate::exchange::ExchangePool;
 use crate::timer::TimerKey;
 

@@ -4,12 +4,12 @@
 use fcvi_frame::flags::message_request;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
-use vi_types::ReliabilityLevel;
+use vi_types::{ReliabilityLevel, SendWork, Status};
 
 use super::{Step, TxMessage, TxStream, per_frame};
 use crate::context::Context;
 use crate::counters::Counter;
-use crate::engine_io::{EngineIo, SendWork, Status, Transmit};
+use crate::engine_io::{EngineIo, Transmit};
 
 impl TxStream {
     /// Defers a descriptor that has to wait for what is in flight, or completes one that must not

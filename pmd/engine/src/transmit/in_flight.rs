@@ -7,10 +7,9 @@
 
 use std::collections::VecDeque;
 
-use vi_types::ReliabilityLevel;
+use vi_types::{Operation, ReliabilityLevel, SendWork, Status};
 
 use crate::config::EngineConfig;
-use crate::engine_io::{Operation, SendWork, Status};
 
 /// Operation of a descriptor in flight, as far as its response is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use vi_core::events::ErrorCode;
 use vi_core::handle::HandleKind;
 use vi_core::memory::backing::Owner;
 use vi_core::queue::Slot;
-use vi_engine::{Completion, Status};
-use vi_types::{AsyncError, PtagHandle, ViAttributes};
+
+use vi_types::{AsyncError, Completion, PtagHandle, Status, ViAttributes};
 
 use super::*;
 use crate::attach::shared_queues::{CompletionConsumer, RingSizes, SubmissionProducer};

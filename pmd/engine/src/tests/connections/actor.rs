@@ -1,11 +1,11 @@
 //! The application of one VI: a state machine that requests, listens, accepts, rejects and disconnects.
 
-use vi_types::{CallError, ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViIndex, ViState};
 
 use super::accounting::Identity;
 use super::world::{MAX_TIMEOUT_NS, R_A_TOV_NS, ULP_TIMEOUT_NS, World, host_of};
+use crate::Indication;
 use crate::testkit::net::{MS, params};
-use crate::{Indication, ViIndex};
 
 const LEVELS: [ReliabilityLevel; 3] = [
     ReliabilityLevel::UnreliableDelivery,

@@ -1,11 +1,11 @@
 //! The application of a connected VI, and the checks of the events that it received.
 
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{AsyncError, ReliabilityLevel, ViState};
 
 use super::accounting::{Identity, SideId};
 use super::actor::{Actor, NEVER_NS, Step};
 use super::world::{R_A_TOV_NS, ULP_TIMEOUT_NS, World, host_of};
-use crate::AsyncError;
+
 use crate::connection::Connection;
 use crate::endpoint::Endpoint;
 use crate::testkit::io::Event;

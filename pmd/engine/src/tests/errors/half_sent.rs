@@ -2,15 +2,15 @@
 //! that fails, whatever ends the connection.
 
 use fcvi_frame::iu::Opcode::{DisconnectRequest, ReadRequest};
-use vi_types::ReliabilityLevel;
+use vi_types::{AsyncError, ReliabilityLevel, Status};
 
 use super::{Case, INCOMPLETE, RD, RR};
+use crate::Counter;
 use crate::testkit::net::{CLIENT, S, SERVER};
 use crate::testkit::{
     expected_events::{receive_failed, received, send_failed},
     io::{Event, Send},
 };
-use crate::{AsyncError, Counter, Status};
 
 const RELIABLE: [ReliabilityLevel; 2] = [RD, RR];
 const PARTIAL: Status = Status::PROTECTION.with(Status::PARTIAL);

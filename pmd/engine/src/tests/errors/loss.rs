@@ -2,15 +2,15 @@
 
 use fcvi_frame::fcoe::FCOE_TRAILER_BYTES;
 use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest, SendResponse, WriteRequest};
-use vi_types::ReliabilityLevel;
+use vi_types::{AsyncError, ReliabilityLevel, Status};
 
 use super::{Case, RD, RR, UD, remote_write_failed};
+use crate::Counter;
 use crate::testkit::net::{CLIENT, S, SERVER};
 use crate::testkit::{
     expected_events::{receive_failed, received, send_failed, sent},
     io::Event,
 };
-use crate::{AsyncError, Counter, Status};
 
 const INCOMPLETE: Status = Status::TRANSPORT.with(Status::PARTIAL);
 

@@ -1,16 +1,16 @@
 //! RDMA writes and reads that are refused.
 
 use fcvi_frame::iu::Opcode::{DisconnectRequest, ReadResponse};
-use vi_types::ReliabilityLevel;
+use vi_types::{AsyncError, ReliabilityLevel, Status, ViParams};
 
 use super::{Case, RD, RR, UD, remote_write_failed};
+use crate::Counter;
 use crate::testkit::net::{CLIENT, Net, SERVER, params};
 use crate::testkit::topology::for_each_topology;
 use crate::testkit::{
     expected_events::{send_failed, sent},
     io::{Event, Send},
 };
-use crate::{AsyncError, Counter, Status, ViParams};
 
 /// Invalid targets: before and beyond the region, wrapping around the address space, an unknown handle, and zero bytes
 /// outside the region.

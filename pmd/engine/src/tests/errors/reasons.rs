@@ -3,11 +3,11 @@
 use fcvi_frame::frame::FrameView;
 use fcvi_frame::iu::Opcode::{self, DisconnectRequest, ReadResponse, SendResponse, WriteResponse};
 use fcvi_frame::reason::MessageReason;
-use vi_types::ReliabilityLevel;
+use vi_types::{ReliabilityLevel, Status};
 
 use super::rdma::{read_not_allowed_by_vi, write_not_allowed_by_vi};
 use super::{Case, RD, RR, bad_receive, faulty_receive, no_descriptor, too_short};
-use crate::Status;
+
 use crate::testkit::net::SERVER;
 
 /// Returns the reasons of the server's responses and of its disconnect.

@@ -1,9 +1,10 @@
 //! The end of connections with recovery: silent peers, disconnects, failed messages, invalid memory.
 
 use fcvi_frame::iu::Opcode::{ReadResponse, SendRequest};
-use vi_types::ViState;
+use vi_types::{Status, ViState};
 
 use super::{RD, RR, TARGET, US, is_retransmitted, pair, pair_with, withheld};
+use crate::Counter;
 use crate::testkit::net::{CLIENT, MS, S, SERVER};
 use crate::testkit::{
     expected_events::{
@@ -12,7 +13,6 @@ use crate::testkit::{
     },
     io::{Event, Send},
 };
-use crate::{Counter, Status};
 
 #[test]
 fn silent_peer_breaks_the_connection_after_all_tries() {

@@ -5,7 +5,7 @@ use fcvi_frame::fcoe::Eof;
 use fcvi_frame::flags::disconnect;
 use fcvi_frame::frame::{FrameView, seal};
 use fcvi_frame::iu::Opcode::{DisconnectRequest, SendRequest, SendResponse};
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{ReliabilityLevel, Status, ViIndex, ViState};
 
 use super::{RD, RR, msg_id, pair, pair_with};
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER};
@@ -13,7 +13,6 @@ use crate::testkit::{
     expected_events::{connection_lost_events, peer_disconnected_events, send_failed, sent},
     io::Event,
 };
-use crate::{Status, ViIndex};
 
 /// Returns whether a DISCONNECT_RQST acknowledges, and its FCVI_MSG_ID.
 fn acknowledged(bytes: &[u8]) -> (bool, u32) {

@@ -1,15 +1,15 @@
 //! RDMA writes behind a message that fails: at Reliable Reception nothing is processed after the
 //! descriptor that generated the error (VIPL 2.4); at Reliable Delivery bytes may have been placed.
 
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{AsyncError, ReliabilityLevel, Status, ViState};
 
 use super::{RD, RR, TARGET, pair, withheld, write};
+use crate::Counter;
 use crate::testkit::net::{CLIENT, MS, SERVER};
 use crate::testkit::{
     expected_events::{send_failed, sent},
     io::Event,
 };
-use crate::{AsyncError, Counter, Status};
 
 /// Sends a message that will fail, and a write whose frames all arrive first. Returns the number of bytes written.
 fn placed_behind_a_failure(level: ReliabilityLevel, immediate: Option<u32>) -> usize {

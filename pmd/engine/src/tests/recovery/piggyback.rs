@@ -4,14 +4,15 @@ use fcvi_frame::fcoe::Eof;
 use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::{FrameView, seal};
 use fcvi_frame::iu::Opcode::{SendRequest, WriteRequest};
+use vi_types::ViIndex;
 
 use super::{RD, RR, US, acknowledgements, msg_id, pair, withheld, write};
+use crate::Counter;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER};
 use crate::testkit::{
     expected_events::{received, sent},
     io::Send,
 };
-use crate::{Counter, ViIndex};
 
 /// Returns FCVI_PARAMETER of a frame that carries an acknowledgement.
 fn piggybacked(bytes: &[u8]) -> Option<u32> {

@@ -2,15 +2,15 @@
 //! FCVI_ULP_TIMEOUT, a silent peer after all tries.
 
 use fcvi_frame::iu::Opcode::SendResponse;
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{ReliabilityLevel, Status, ViIndex, ViState};
 
 use super::{RD, RR, US, acknowledgement, pair_with, withheld};
+use crate::Counter;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER};
 use crate::testkit::{
     expected_events::{connection_lost_events, send_failed, sent},
     io::Event,
 };
-use crate::{Counter, Status, ViIndex};
 
 const ULP_TIMEOUT: u64 = S;
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use vi_types::{ReliabilityLevel, ViState};
+use vi_types::{ReliabilityLevel, Status, ViIndex, ViParams, ViState};
 
 use super::contents::Name;
 use super::network::Network;
@@ -10,7 +10,7 @@ use super::setup::Setup;
 use crate::testkit::io::{Destination, Event, Placement, Received, Send};
 use crate::testkit::net::{Net, S, config, read};
 use crate::testkit::rng::Rng;
-use crate::{Counter, RecoveryConfig, Status, ViIndex, ViParams};
+use crate::{Counter, RecoveryConfig};
 
 pub(super) const R_A_TOV: u64 = 10 * S;
 /// Less than the delay of the wire, so that frames can be taken from it in flight.

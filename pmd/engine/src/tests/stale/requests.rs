@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use fcvi_frame::iu::Opcode;
-use vi_types::{CallError, ReliabilityLevel, ViState};
+use vi_types::{CallError, ReliabilityLevel, ViIndex, ViState};
 
 use super::model::R_A_TOV;
 use super::network::Network;
@@ -12,7 +12,7 @@ use crate::endpoint::Phase;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
 use crate::testkit::rng::Rng;
 use crate::testkit::wire::opcode;
-use crate::{ConnId, Counter, ViIndex};
+use crate::{ConnId, Counter};
 
 const STEPS: u64 = 400;
 /// Less than the delay of the wire.

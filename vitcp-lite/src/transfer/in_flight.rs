@@ -4,21 +4,21 @@
 //! message of Reliable Reception that is not acknowledged, a read whose response is incomplete, and all
 //! that was sent after such a one.
 
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
+use vi_types::{Operation, SendWork, Status};
 
-use vi_engine::{Operation, SendWork, Status};
-use vitcp_lite::sequence::is_after;
+use crate::sequence::is_after;
 
 /// Kind of operation, which determines the expected response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::vitcp) enum OperationKind {
+pub(crate) enum OperationKind {
     Send,
     Write { immediate: bool },
     Read,
 }
 
 impl OperationKind {
-    pub(in crate::vitcp) fn of(work: &SendWork) -> Self {
+    pub(crate) fn of(work: &SendWork) -> Self {
         match work.operation {
             Operation::Send => Self::Send,
             Operation::Write { .. } => Self::Write {
@@ -31,22 +31,22 @@ impl OperationKind {
 
 /// A descriptor in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::vitcp) struct SentDescriptor {
-    pub(in crate::vitcp) kind: OperationKind,
+pub(crate) struct SentDescriptor {
+    pub(crate) kind: OperationKind,
     /// Acknowledged, or its response is complete; it waits only for the descriptors before it.
-    pub(in crate::vitcp) answered: bool,
+    pub(crate) answered: bool,
     /// Message number.
-    pub(in crate::vitcp) number: u32,
+    pub(crate) number: u32,
     /// Of a read: remote address and handle.
-    pub(in crate::vitcp) source: (u64, u32),
-    pub(in crate::vitcp) length_bytes: u32,
+    pub(crate) source: (u64, u32),
+    pub(crate) length_bytes: u32,
     /// Of a read: bytes placed.
-    pub(in crate::vitcp) placed_bytes: u32,
+    pub(crate) placed_bytes: u32,
 }
 
 /// The descriptors in flight of a VI, oldest first.
 #[derive(Debug)]
-pub(in crate::vitcp) struct InFlight {
+pub(crate) struct InFlight {
     entries: VecDeque<SentDescriptor>,
     limit: usize,
     unanswered: usize,
@@ -54,16 +54,16 @@ pub(in crate::vitcp) struct InFlight {
     /// The peer's limit of outstanding reads.
     read_limit: usize,
     /// Error status of the descriptor after those in flight, which failed during its send.
-    pub(in crate::vitcp) fault: Option<Status>,
+    pub(crate) fault: Option<Status>,
     /// The response timer is set.
-    pub(in crate::vitcp) timer_set: bool,
+    pub(crate) timer_set: bool,
     /// A response, or a part of one, was received since the timer was set.
-    pub(in crate::vitcp) progressed: bool,
+    pub(crate) progressed: bool,
 }
 
 impl InFlight {
     /// Creates a queue for `limit` descriptors and the peer's limit of outstanding reads, at least 1.
-    pub(in crate::vitcp) fn new(limit: usize, peer_reads: u16) -> Self {
+    pub(crate) fn new(limit: usize, peer_reads: u16) -> Self {
         Self {
             entries: VecDeque::with_capacity(limit),
             limit,
@@ -76,44 +76,44 @@ impl InFlight {
         }
     }
 
-    pub(in crate::vitcp) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    pub(in crate::vitcp) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    pub(in crate::vitcp) fn unanswered(&self) -> usize {
+    pub(crate) fn unanswered(&self) -> usize {
         self.unanswered
     }
 
     /// Checks whether there is space for one more after `planned` others.
-    pub(in crate::vitcp) fn has_space(&self, planned: usize) -> bool {
+    pub(crate) fn has_space(&self, planned: usize) -> bool {
         self.entries.len() + planned < self.limit
     }
 
     /// Checks whether the peer takes one more read after `planned` others.
-    pub(in crate::vitcp) fn takes_read(&self, planned: usize) -> bool {
+    pub(crate) fn takes_read(&self, planned: usize) -> bool {
         self.reads + planned < self.read_limit
     }
 
-    pub(in crate::vitcp) fn reads(&self) -> usize {
+    pub(crate) fn reads(&self) -> usize {
         self.reads
     }
 
-    pub(in crate::vitcp) fn push(&mut self, entry: SentDescriptor) {
+    pub(crate) fn push(&mut self, entry: SentDescriptor) {
         self.unanswered += usize::from(!entry.answered);
         self.reads += usize::from(!entry.answered && entry.kind == OperationKind::Read);
         self.entries.push_back(entry);
     }
 
-    pub(in crate::vitcp) fn get(&self, at: usize) -> Option<&SentDescriptor> {
+    pub(crate) fn get(&self, at: usize) -> Option<&SentDescriptor> {
         self.entries.get(at)
     }
 
     /// Counts placed bytes of the read at index `at`; `None` if there is none.
-    pub(in crate::vitcp) fn note_placed(&mut self, at: usize, bytes: u32) -> Option<()> {
+    pub(crate) fn note_placed(&mut self, at: usize, bytes: u32) -> Option<()> {
         let entry = self.entries.get_mut(at)?;
         entry.placed_bytes += bytes;
         self.progressed = true;
@@ -121,11 +121,11 @@ impl InFlight {
     }
 
     /// Returns the index of the message with this number.
-    pub(in crate::vitcp) fn find(&self, number: u32) -> Option<usize> {
+    pub(crate) fn find(&self, number: u32) -> Option<usize> {
         self.entries.iter().position(|entry| entry.number == number)
     }
 
-    pub(in crate::vitcp) fn mark_answered(&mut self, at: usize) {
+    pub(crate) fn mark_answered(&mut self, at: usize) {
         if let Some(entry) = self.entries.get_mut(at)
             && !core::mem::replace(&mut entry.answered, true)
         {
@@ -136,7 +136,7 @@ impl InFlight {
     }
 
     /// Marks sends and writes up to this message number as acknowledged.
-    pub(in crate::vitcp) fn acknowledge(&mut self, number: u32) {
+    pub(crate) fn acknowledge(&mut self, number: u32) {
         for at in 0..self.entries.len() {
             match self.entries.get(at) {
                 Some(entry) if is_after(entry.number, number) => break,
@@ -147,7 +147,7 @@ impl InFlight {
     }
 
     /// Removes and returns the oldest descriptor if it is answered.
-    pub(in crate::vitcp) fn pop_answered(&mut self) -> Option<SentDescriptor> {
+    pub(crate) fn pop_answered(&mut self) -> Option<SentDescriptor> {
         let answered = self.entries.front().is_some_and(|entry| entry.answered);
         if answered {
             self.entries.pop_front()
@@ -157,7 +157,7 @@ impl InFlight {
     }
 
     /// Removes and returns the oldest descriptor.
-    pub(in crate::vitcp) fn pop(&mut self) -> Option<SentDescriptor> {
+    pub(crate) fn pop(&mut self) -> Option<SentDescriptor> {
         let entry = self.entries.pop_front()?;
         self.unanswered -= usize::from(!entry.answered);
         self.reads -= usize::from(!entry.answered && entry.kind == OperationKind::Read);
@@ -165,7 +165,7 @@ impl InFlight {
     }
 
     /// Returns the index of the oldest descriptor that is not answered.
-    pub(in crate::vitcp) fn first_unanswered(&self) -> Option<usize> {
+    pub(crate) fn first_unanswered(&self) -> Option<usize> {
         self.entries.iter().position(|entry| !entry.answered)
     }
 }

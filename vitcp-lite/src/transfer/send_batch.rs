@@ -1,17 +1,21 @@
 //! The segments of one send system call: headers and short payload contiguous in a buffer, longer payload
 //! directly from the application's memory.
 
-use vi_types::ViIndex;
-use vitcp_lite::profile::{RDMA_HEADER_BYTES, SEGMENT_HEADER_BYTES};
-use vitcp_lite::rdma::RdmaHeader;
-use vitcp_lite::segment::SegmentHeader;
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
 
-use super::{BufferAccess, IoVecs, MessageMemory, StreamIo, Tx};
+use crate::profile::{RDMA_HEADER_BYTES, SEGMENT_HEADER_BYTES};
+use crate::rdma::RdmaHeader;
+use crate::segment::SegmentHeader;
+use vi_types::ViIndex;
+
+use super::{BufferAccess, MemoryRanges, MessageMemory, StreamIo, Tx};
 
 /// Maximum segments of one system call.
 const MAX_SEGMENTS: usize = 64;
 /// Maximum memory ranges of one system call.
-const MAX_IOVECS: usize = 512;
+const MAX_RANGES: usize = 512;
 /// Approximate limit of bytes in one system call.
 const MAX_BYTES: usize = 1 << 20;
 /// Bytes of the buffer for headers and copied payload: a whole segment always fits into an empty buffer.
@@ -21,15 +25,15 @@ const COPIED_BYTES: u32 = 1024;
 /// Minimum segments of a call that belongs to a stream.
 const STREAM_SEGMENTS: usize = 8;
 /// Maximum time for which TCP holds the end of a call of a stream back for the data that follows.
-pub(in crate::vitcp) const CORK_NS: u64 = 30_000;
+pub const CORK_NS: u64 = 30_000;
 /// Polls without a write after which it is pushed earlier.
-pub(in crate::vitcp) const CORK_POLLS: u32 = 8;
+pub const CORK_POLLS: u32 = 8;
 /// Maximum header bytes of a segment of a message.
-pub(in crate::vitcp) const HEADERS_BYTES: usize = SEGMENT_HEADER_BYTES + RDMA_HEADER_BYTES;
+pub(crate) const HEADERS_BYTES: usize = SEGMENT_HEADER_BYTES + RDMA_HEADER_BYTES;
 
 /// What a segment of the batch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::vitcp) enum Part {
+pub(crate) enum Part {
     /// This many bytes of pending control segments.
     Control(u32),
     /// A segment of the message of the next descriptor; `begins`, `ends`: its first, its last one.
@@ -50,17 +54,17 @@ pub(in crate::vitcp) enum Part {
 
 /// A partly written segment: its remainder must be sent unchanged.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::vitcp) struct Unfinished {
+pub(crate) struct Unfinished {
     headers: [u8; HEADERS_BYTES],
     headers_bytes: u32,
     written_bytes: u32,
     payload: Option<Payload>,
-    pub(in crate::vitcp) part: Part,
+    pub(crate) part: Part,
 }
 
 impl Unfinished {
     /// Checks whether it begins a message of ours, and so uses a message number.
-    pub(in crate::vitcp) fn begins(&self) -> bool {
+    pub(crate) fn begins(&self) -> bool {
         match self.part {
             Part::Message { begins, .. } => begins,
             Part::ReadRequest | Part::Nop => true,
@@ -69,11 +73,7 @@ impl Unfinished {
     }
 
     /// Returns the bytes that are not written; `None` if the memory of its payload is not valid any more.
-    pub(in crate::vitcp) fn remainder(
-        &self,
-        vi: ViIndex,
-        path: &mut impl StreamIo,
-    ) -> Option<Vec<u8>> {
+    pub(crate) fn remainder(&self, vi: ViIndex, path: &mut impl StreamIo) -> Option<Vec<u8>> {
         let headers = self.headers.get(..self.headers_bytes as usize)?;
         let payload_bytes = self.payload.map_or(0, |payload| payload.bytes as usize);
         let mut bytes = vec![0; headers.len() + payload_bytes];
@@ -92,10 +92,10 @@ impl Unfinished {
 
 /// Payload of a segment, in the application's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::vitcp) struct Payload {
-    pub(in crate::vitcp) memory: MessageMemory,
-    pub(in crate::vitcp) offset_bytes: u32,
-    pub(in crate::vitcp) bytes: u32,
+pub(crate) struct Payload {
+    pub(crate) memory: MessageMemory,
+    pub(crate) offset_bytes: u32,
+    pub(crate) bytes: u32,
 }
 
 impl Payload {
@@ -122,7 +122,7 @@ struct Planned {
 
 /// Result of adding a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::vitcp) enum Added {
+pub(crate) enum Added {
     Yes,
     /// It must wait for the next system call.
     Full,
@@ -131,8 +131,8 @@ pub(in crate::vitcp) enum Added {
 }
 
 /// The segments of one system call, for one connection at a time.
-pub(in crate::vitcp) struct SendBatch {
-    iovecs: IoVecs,
+pub struct SendBatch {
+    ranges: MemoryRanges,
     buffer: Box<[u8]>,
     used_bytes: usize,
     /// The last memory range ends where the used part of the buffer ends, so it can grow.
@@ -141,10 +141,11 @@ pub(in crate::vitcp) struct SendBatch {
     bytes: usize,
 }
 
-impl SendBatch {
-    pub(in crate::vitcp) fn new() -> Self {
+impl Default for SendBatch {
+    /// Creates an empty batch, with all the memory that it needs.
+    fn default() -> Self {
         Self {
-            iovecs: IoVecs::with_capacity(MAX_IOVECS),
+            ranges: MemoryRanges::with_capacity(MAX_RANGES),
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             used_bytes: 0,
             grows: false,
@@ -152,29 +153,37 @@ impl SendBatch {
             bytes: 0,
         }
     }
+}
 
-    pub(in crate::vitcp) fn clear(&mut self) {
-        self.iovecs.clear();
+impl SendBatch {
+    pub(crate) fn clear(&mut self) {
+        self.ranges.clear();
         self.planned.clear();
         (self.used_bytes, self.bytes, self.grows) = (0, 0, false);
     }
 
-    pub(in crate::vitcp) fn is_empty(&self) -> bool {
+    /// Checks whether there is nothing to send.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.planned.is_empty()
     }
 
-    pub(in crate::vitcp) fn bytes(&self) -> usize {
+    /// Returns the number of bytes to send.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    pub(in crate::vitcp) fn iovecs(&self) -> &IoVecs {
-        &self.iovecs
+    /// Returns the memory ranges to send.
+    #[must_use]
+    pub fn ranges(&self) -> &MemoryRanges {
+        &self.ranges
     }
 
     /// Checks whether TCP may hold the end of this call back for data that follows: only in a stream, where
     /// this call and the one just before have many segments.
     #[inline]
-    pub(in crate::vitcp) fn may_cork(&self, now_ns: u64, may_follow: bool, tx: &mut Tx) -> bool {
+    pub fn may_cork(&self, now_ns: u64, may_follow: bool, tx: &mut Tx) -> bool {
         let streaming = self.planned.len() >= STREAM_SEGMENTS;
         let streamed = core::mem::replace(&mut tx.streaming, streaming);
         let in_stream = streaming && streamed && may_follow;
@@ -187,7 +196,7 @@ impl SendBatch {
     }
 
     fn is_full(&self) -> bool {
-        self.planned.len() == MAX_SEGMENTS || self.bytes >= MAX_BYTES || self.iovecs.room() < 2
+        self.planned.len() == MAX_SEGMENTS || self.bytes >= MAX_BYTES || self.ranges.room() < 2
     }
 
     /// Appends `bytes` of the buffer to the call, for the caller to fill.
@@ -196,9 +205,9 @@ impl SendBatch {
         let to = self.buffer.get_mut(range)?;
         let address = to.as_mut_ptr().expose_provenance() as u64;
         if self.grows {
-            self.iovecs.grow_last(bytes);
+            self.ranges.grow_last(bytes);
         } else {
-            self.iovecs.push(address, bytes);
+            self.ranges.push(address, bytes);
             self.grows = true;
         }
         self.used_bytes += bytes;
@@ -208,17 +217,17 @@ impl SendBatch {
     }
 
     /// Removes everything added after this point.
-    fn rewind(&mut self, (iovecs, last_bytes, used, bytes): (usize, usize, usize, usize)) {
-        self.iovecs.truncate(iovecs);
-        self.iovecs.set_last(last_bytes);
+    fn rewind(&mut self, (ranges, last_bytes, used, bytes): (usize, usize, usize, usize)) {
+        self.ranges.truncate(ranges);
+        self.ranges.set_last(last_bytes);
         (self.used_bytes, self.bytes) = (used, bytes);
         // Conservative: the next addition gets a memory range of its own.
         self.grows = false;
     }
 
     fn point(&self) -> (usize, usize, usize, usize) {
-        let last = self.iovecs.last_bytes();
-        (self.iovecs.len(), last, self.used_bytes, self.bytes)
+        let last = self.ranges.last_bytes();
+        (self.ranges.len(), last, self.used_bytes, self.bytes)
     }
 
     fn plan(
@@ -239,24 +248,23 @@ impl SendBatch {
 
     /// Clears the batch and returns the buffer for a single small message: header and payload.
     #[inline]
-    pub(in crate::vitcp) fn single(
-        &mut self,
-    ) -> Option<(&mut [u8; SEGMENT_HEADER_BYTES], &mut [u8])> {
+    pub(crate) fn single(&mut self) -> Option<(&mut [u8; SEGMENT_HEADER_BYTES], &mut [u8])> {
         self.clear();
         let (header, rest) = self.buffer.split_first_chunk_mut()?;
         Some((header, rest.get_mut(..COPIED_BYTES as usize)?))
     }
 
-    /// Returns the bytes of that message, with its header.
+    /// Returns the first `bytes` bytes of the buffer: that message with its header, or all segments if the payload of
+    /// none is sent from the application's memory.
     #[inline]
-    pub(in crate::vitcp) fn single_bytes(&self, payload_bytes: u32) -> &[u8] {
-        let bytes = SEGMENT_HEADER_BYTES + payload_bytes as usize;
+    #[must_use]
+    pub fn buffered(&self, bytes: usize) -> &[u8] {
         self.buffer.get(..bytes).unwrap_or_default()
     }
 
     /// Adds that message to the batch, since TCP did not take all of it.
     #[cold]
-    pub(in crate::vitcp) fn plan_single(&mut self, payload_bytes: u32) {
+    pub fn plan_single(&mut self, payload_bytes: u32) {
         self.stage(SEGMENT_HEADER_BYTES + payload_bytes as usize);
         let payload = (payload_bytes > 0).then_some(Payload {
             memory: MessageMemory::Send(0),
@@ -272,7 +280,7 @@ impl SendBatch {
     }
 
     /// Adds pending control segments, as far as the buffer has space.
-    pub(in crate::vitcp) fn add_control(&mut self, bytes: &[u8]) {
+    pub(crate) fn add_control(&mut self, bytes: &[u8]) {
         let take = bytes.len().min(BUFFER_BYTES - self.used_bytes);
         if take == 0 {
             return;
@@ -284,7 +292,7 @@ impl SendBatch {
     }
 
     /// Adds a segment.
-    pub(in crate::vitcp) fn add(
+    pub(crate) fn add(
         &mut self,
         (vi, path): (ViIndex, &mut impl StreamIo),
         header: &SegmentHeader,
@@ -329,7 +337,7 @@ impl SendBatch {
             return true;
         }
         if bytes > COPIED_BYTES {
-            match path.locate(vi, payload.memory, offset, bytes, &mut self.iovecs) {
+            match path.locate(vi, payload.memory, offset, bytes, &mut self.ranges) {
                 BufferAccess::Direct => {
                     self.grows = false;
                     self.bytes += bytes as usize;
@@ -346,7 +354,7 @@ impl SendBatch {
     }
 
     /// Adds the remainder of a segment. Returns false if the memory of its payload is not valid any more.
-    pub(in crate::vitcp) fn add_remainder(
+    pub(crate) fn add_remainder(
         &mut self,
         (vi, path): (ViIndex, &mut impl StreamIo),
         rest: &Unfinished,
@@ -374,7 +382,7 @@ impl SendBatch {
 
     /// Passes the parts that are written to `sent`, in order, after TCP took `written_bytes`. Returns the
     /// partly written segment, if there is one. `before`: the one of the call before.
-    pub(in crate::vitcp) fn apply_written(
+    pub(crate) fn apply_written(
         &self,
         written_bytes: usize,
         before: Option<&Unfinished>,
@@ -436,7 +444,7 @@ mod tests {
 
     /// Returns whether a call with this many segments may be corked.
     fn may_cork(tx: &mut Tx, now_ns: u64, segments: usize) -> bool {
-        let mut batch = SendBatch::new();
+        let mut batch = SendBatch::default();
         for _ in 0..segments {
             batch.plan(0, 0, None, Part::Nop);
         }

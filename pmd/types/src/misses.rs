@@ -10,9 +10,7 @@
 //! of keys ([`MissKey::group`]), and all peers of a NIC together have one. While that one is empty,
 //! peers with a miss so recent that one of their buckets is not full are refused; others are not.
 
-use std::collections::BTreeMap;
-
-use fcvi_frame::fc::NPortId;
+use alloc::collections::BTreeMap;
 
 /// Limits on misses, of each peer and each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,20 +229,12 @@ impl<K: MissKey> PeerMisses<K> {
     }
 }
 
-/// Key under which an engine counts the misses of a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct PeerKey {
-    pub(crate) port: NPortId,
-    /// The user of its VI, if that is a VI of the same engine.
-    pub(crate) user: Option<u32>,
-}
-
-impl MissKey for PeerKey {}
-
 #[cfg(test)]
 mod tests {
+    use std::vec::Vec;
+
     use super::*;
-    use crate::testkit::rng::Rng;
+    use protocol_testkit::rng::Rng;
 
     const LIMITS: MissLimits = MissLimits {
         burst: 4,

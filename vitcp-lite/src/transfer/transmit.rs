@@ -1,15 +1,16 @@
 //! Effects of the segments that TCP took, and completion of sent descriptors.
 
-use vi_engine::{Operation, SendWork, Status};
-use vi_types::ViIndex;
-use vitcp_lite::profile::{RDMA_HEADER_BYTES, SEGMENT_HEADER_BYTES};
-use vitcp_lite::{Flags, RdmaHeader, RemoteError, SegmentHeader, SegmentType};
+use crate::profile::{
+    CE_HEADER_BYTES, MAX_SECURITY_BYTES, RDMA_HEADER_BYTES, SEGMENT_HEADER_BYTES,
+};
+use crate::{CeHeader, Flags, Posted, RdmaHeader, RemoteError, SegmentHeader, SegmentType};
+use vi_types::{Operation, SendWork, Status, ViIndex};
 
 use super::in_flight::{OperationKind, SentDescriptor};
 use super::plan::Stop;
 use super::send_batch::{Part, SendBatch};
 use super::{CloseReason, OpenMessage, StreamIo, Transfer, Tx};
-use crate::vitcp::counters::{Counter, Counters};
+use super::{Counter, Counters};
 
 pub(super) fn rdma((address, handle): (u64, u32), total_bytes: u32) -> RdmaHeader {
     RdmaHeader {
@@ -46,20 +47,42 @@ impl Transfer {
     }
 
     /// As [`Transfer::posted_word`], for a control segment, which is sent in any case: marks the value as advertised.
-    pub(in crate::vitcp) fn advertise_posted(
-        &mut self,
-        vi: ViIndex,
-        path: &mut impl StreamIo,
-    ) -> u16 {
+    pub fn advertise_posted(&mut self, vi: ViIndex, path: &mut impl StreamIo) -> u16 {
         let word = self.posted_word(vi, path);
         self.rx.note_advertised();
         word
     }
 
+    /// Adds a Connect Request or Accept to the pending control segments, and advertises the receives of the VI.
+    pub fn put_connect(
+        &mut self,
+        vi: ViIndex,
+        kind: SegmentType,
+        (ack, credits_low): (u32, u16),
+        ce: &CeHeader,
+        path: &mut impl StreamIo,
+    ) {
+        let mut extension = [0; CE_HEADER_BYTES + MAX_SECURITY_BYTES];
+        let Some(extension_bytes) = ce.emit(&mut extension) else {
+            return;
+        };
+        let mut posted = Posted::new(credits_low);
+        posted.note(path.unclaimed(vi));
+        self.rx.posted = Some(posted);
+        let mut header = SegmentHeader::new(kind, (SEGMENT_HEADER_BYTES + extension_bytes) as u16);
+        header.flags = Flags::END_OF_MESSAGE;
+        header.message = self.tx.number;
+        header.ack = ack;
+        header.rx_posted = self.advertise_posted(vi, path);
+        self.tx.put_control(&header);
+        let extension = extension.iter().take(extension_bytes);
+        self.tx.control.extend(extension);
+    }
+
     /// Copies the only posted descriptor into `batch` as a whole segment, if it is a small send and nothing else is
     /// pending; otherwise `None`, without effect. Returns its payload bytes.
     #[inline]
-    pub(in crate::vitcp) fn plan_single(
+    pub fn plan_single(
         &mut self,
         vi: ViIndex,
         batch: &mut SendBatch,
@@ -91,7 +114,7 @@ impl Transfer {
 
     /// Applies that TCP took all of the segment of [`Transfer::plan_single`], and completes its descriptor.
     #[inline]
-    pub(in crate::vitcp) fn single_sent(
+    pub fn single_sent(
         &mut self,
         vi: ViIndex,
         bytes: u32,
@@ -112,7 +135,7 @@ impl Transfer {
     }
 
     /// Counts that a message begins to wait for a receive descriptor of the peer.
-    pub(in crate::vitcp) fn note_starving(&mut self, stop: Stop, counters: &mut Counters) {
+    pub fn note_starving(&mut self, stop: Stop, counters: &mut Counters) {
         let starved = stop == Stop::Starved;
         if starved && !self.tx.starved {
             counters.count(Counter::FlowControlWaits);
@@ -121,7 +144,7 @@ impl Transfer {
     }
 
     /// Applies a send of the planned segments of which TCP took `written` bytes.
-    pub(in crate::vitcp) fn apply_written(
+    pub fn apply_written(
         &mut self,
         vi: ViIndex,
         written: usize,
@@ -188,7 +211,7 @@ impl Transfer {
     /// # Errors
     /// The connection of a reliable VI breaks.
     #[cold]
-    pub(in crate::vitcp) fn complete_with_fault(
+    pub fn complete_with_fault(
         &mut self,
         (vi, is_reliable): (ViIndex, bool),
         status: Status,
@@ -210,7 +233,7 @@ impl Transfer {
     /// Ends a partly sent message whose memory became invalid, with Transmit Error. Returns and fails as
     /// [`Transfer::complete_with_fault`].
     #[cold]
-    pub(in crate::vitcp) fn abort_message(
+    pub fn abort_message(
         &mut self,
         (vi, is_reliable): (ViIndex, bool),
         path: &mut impl StreamIo,
@@ -264,13 +287,13 @@ impl Tx {
     }
 
     /// Notes a single send, which ends a stream.
-    pub(in crate::vitcp) fn note_single_send(&mut self, now_ns: u64) {
+    pub fn note_single_send(&mut self, now_ns: u64) {
         (self.streaming, self.starved) = (false, false);
         self.pushed_ns = now_ns;
     }
 
     /// Adds a segment without payload to the pending control segments.
-    pub(in crate::vitcp) fn put_control(&mut self, header: &SegmentHeader) {
+    pub fn put_control(&mut self, header: &SegmentHeader) {
         let mut bytes = [0; SEGMENT_HEADER_BYTES];
         header.emit(&mut bytes);
         self.control.extend(bytes);
@@ -356,7 +379,7 @@ impl Tx {
     }
 
     /// Completes the oldest descriptors in flight that are answered.
-    pub(in crate::vitcp) fn complete_answered(&mut self, vi: ViIndex, path: &mut impl StreamIo) {
+    pub fn complete_answered(&mut self, vi: ViIndex, path: &mut impl StreamIo) {
         while !path.is_failing(vi)
             && let Some(entry) = self.in_flight.pop_answered()
         {
@@ -365,11 +388,7 @@ impl Tx {
     }
 
     /// Returns the deadline for the next response if its timer must be set.
-    pub(in crate::vitcp) fn response_deadline(
-        &mut self,
-        now_ns: u64,
-        timeout_ns: u64,
-    ) -> Option<u64> {
+    pub fn response_deadline(&mut self, now_ns: u64, timeout_ns: u64) -> Option<u64> {
         let flight = &mut self.in_flight;
         if flight.unanswered() == 0 || flight.timer_set {
             return None;

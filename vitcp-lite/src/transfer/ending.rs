@@ -1,53 +1,71 @@
 //! The end of a connection: the last segments to the peer, and the descriptors that complete with an error
 //! (docs/spec/vitcp.md).
 
-use vi_engine::Status;
-use vi_types::ViIndex;
-use vitcp_lite::profile::{RDMA_HEADER_BYTES, SEGMENT_HEADER_BYTES};
-use vitcp_lite::{Flags, IsCode, RemoteError, SegmentHeader, SegmentType, ViErrorType};
+use crate::profile::{RDMA_HEADER_BYTES, SEGMENT_HEADER_BYTES};
+use crate::{Flags, IsCode, RemoteError, SegmentError, SegmentHeader, SegmentType, ViErrorType};
+use vi_types::{Status, ViIndex};
 
 use super::in_flight::OperationKind;
 use super::transmit::rdma;
-use super::{StreamIo, Transfer, Tx};
-use crate::vitcp::counters::Counter;
+use super::{Counter, Counters, StreamIo, Transfer, Tx};
 
 /// Why a connection of a VI breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::vitcp) enum CloseReason {
+pub enum CloseReason {
     /// The peer closed the TCP connection.
     PeerClosed,
     /// TCP lost the connection.
     ConnectionLost,
     /// The peer violated the protocol; with its counter.
     Protocol(Counter),
+    /// A segment of the peer is malformed.
+    Malformed(SegmentError),
+    /// The peer violated TLS, or one side refused the other.
+    Tls,
     /// A local error of the consumer.
     Local,
     /// The memory of a partly sent segment became invalid.
     MemoryInvalid,
     /// A message of the peer failed here; the error is reported to the peer if it uses acknowledgements.
-    ReportedToPeer { number: u32, error: RemoteError },
+    ReportedToPeer {
+        /// Number of the message.
+        number: u32,
+        /// Its error.
+        error: RemoteError,
+    },
     /// A read of the peer is refused; the response reports it.
     RefusedRead,
     /// A message of ours failed at the peer.
-    FailedAtPeer { number: u32, error: RemoteError },
+    FailedAtPeer {
+        /// Number of the message.
+        number: u32,
+        /// Its error.
+        error: RemoteError,
+    },
     /// A read of ours failed, at the peer or here.
-    Failed { number: u32, status: Status },
+    Failed {
+        /// Number of the read.
+        number: u32,
+        /// Its status.
+        status: Status,
+    },
     /// A response did not arrive before its timeout.
     TimedOut,
 }
 
 impl Transfer {
     /// Completes the descriptors that failed for this reason, and those before them, and adds the last segments for
-    /// the peer to the pending control segments. Returns the counter of the reason, if it has one.
-    pub(in crate::vitcp) fn end(
+    /// the peer to the pending control segments.
+    pub fn end(
         &mut self,
         vi: ViIndex,
         reason: CloseReason,
+        counters: &mut Counters,
         path: &mut impl StreamIo,
-    ) -> Option<Counter> {
-        let mut counter = None;
+    ) {
         match reason {
-            CloseReason::Protocol(violation) => counter = Some(violation),
+            CloseReason::Protocol(violation) => counters.count(violation),
+            CloseReason::Malformed(_) => counters.count(Counter::DropMalformed),
             CloseReason::ReportedToPeer { number, error } => {
                 self.tx.finish_segment(vi, path);
                 self.put_ack(vi, number, error, path);
@@ -66,21 +84,23 @@ impl Transfer {
                     .fail_in_flight(vi, path, |_, at| at == number, |_| status);
             }
             CloseReason::TimedOut => {
-                counter = Some(Counter::ResponseTimeouts);
+                counters.count(Counter::ResponseTimeouts);
                 let first = self.tx.in_flight.first_unanswered();
                 let is_first = |at, _| Some(at) == first;
                 self.tx
                     .fail_in_flight(vi, path, is_first, |_| Status::TRANSPORT);
             }
             CloseReason::Local => self.acknowledge_placed(vi, path),
-            CloseReason::PeerClosed | CloseReason::ConnectionLost | CloseReason::MemoryInvalid => {}
+            CloseReason::PeerClosed
+            | CloseReason::ConnectionLost
+            | CloseReason::MemoryInvalid
+            | CloseReason::Tls => {}
         }
         self.tx.complete_fault(vi, path);
-        counter
     }
 
     /// As [`Transfer::end`], for a VI that its consumer disconnects.
-    pub(in crate::vitcp) fn disconnect(&mut self, vi: ViIndex, path: &mut impl StreamIo) {
+    pub fn disconnect(&mut self, vi: ViIndex, path: &mut impl StreamIo) {
         self.acknowledge_placed(vi, path);
         self.tx.complete_fault(vi, path);
     }

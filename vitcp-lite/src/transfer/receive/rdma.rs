@@ -1,16 +1,16 @@
 //! RDMA: targets of writes, reads of the peer, and responses to our reads.
 
-use vi_core::memory::copy::WORD_BYTES;
-use vi_engine::{Claim, Status};
-use vi_types::{AsyncError, ViIndex};
-use vitcp_lite::{Flags, RdmaHeader, SegmentHeader, ViErrorType};
+use crate::{Flags, RdmaHeader, SegmentHeader, ViErrorType};
+use vi_types::{AsyncError, Claim, Status, ViIndex};
 
 use super::Receiver;
-use crate::vitcp::counters::Counter;
-use crate::vitcp::transfer::in_flight::{OperationKind, SentDescriptor};
-use crate::vitcp::transfer::stream_io::RemoteAccess;
-use crate::vitcp::transfer::{CloseReason, ReadJob, RxKind, RxMessage, StreamIo};
+use crate::transfer::Counter;
+use crate::transfer::in_flight::{OperationKind, SentDescriptor};
+use crate::transfer::stream_io::RemoteAccess;
+use crate::transfer::{CloseReason, ReadJob, RxKind, RxMessage, StreamIo};
 
+/// Bytes of a word that is written whole.
+const WORD_BYTES: usize = 8;
 /// Maximum bytes of one copy: longer ones may use string instructions, which can split aligned words.
 const COPY_BYTES: usize = 2048;
 

@@ -1,13 +1,12 @@
 //! What data transfer needs of the queues and the memory of its VI.
 
-use vi_engine::{EngineIo, SendWork};
-use vi_types::ViIndex;
+use vi_types::{QueueIo, SendWork, ViIndex};
 
-use super::IoVecs;
+use super::MemoryRanges;
 
 /// How bytes of a message can be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BufferAccess {
+pub enum BufferAccess {
     /// In place: the ranges were added.
     Direct,
     /// By a copy: they are in too many ranges, or in another process.
@@ -18,7 +17,7 @@ pub(crate) enum BufferAccess {
 
 /// Memory of a VI that a peer or a descriptor names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MessageMemory {
+pub enum MessageMemory {
     /// The data segments of the descriptor this many positions behind the oldest on the send queue.
     Send(u32),
     /// The data segments of the RDMA read this many positions behind the oldest on the send queue.
@@ -31,14 +30,16 @@ pub(crate) enum MessageMemory {
 
 /// An access of a peer to memory of a VI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RemoteAccess {
+pub enum RemoteAccess {
+    /// An RDMA read.
     Read,
+    /// An RDMA write.
     Write,
 }
 
 /// Queues and memory of the VIs of a NIC, as a byte stream uses them: ranges for system calls without a copy, and
 /// copies where the memory is not directly accessible.
-pub(crate) trait StreamIo: EngineIo {
+pub trait StreamIo: QueueIo {
     /// Returns the work of the descriptor `ahead` positions behind the first one that is not in flight; its `fault`
     /// includes memory that is no longer valid.
     fn work_ahead(&mut self, vi: ViIndex, ahead: u32) -> Option<SendWork>;
@@ -60,7 +61,7 @@ pub(crate) trait StreamIo: EngineIo {
         memory: MessageMemory,
         offset_bytes: u32,
         bytes: u32,
-        ranges: &mut IoVecs,
+        ranges: &mut MemoryRanges,
     ) -> BufferAccess;
 
     /// Notes that data was read directly into a located range.

@@ -1,18 +1,21 @@
 //! Sources of connections, to which limits apply.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use vi_engine::misses::MissKey;
-
-use super::socket::host_of;
+use vi_types::misses::MissKey;
 
 /// Where connections come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Source {
+pub enum Source {
     /// A user of this NIC.
     User(u32),
     /// The addresses with these first `bits`, in IPv6 form.
-    Network { prefix: u128, bits: u8 },
+    Network {
+        /// The bits, in an address whose others are 0.
+        prefix: u128,
+        /// Their number.
+        bits: u8,
+    },
 }
 
 /// Bits of an IPv4 network of 256 addresses, in IPv6 form.
@@ -22,9 +25,19 @@ const NETWORK_BITS: u8 = 64;
 /// Bits of a site, which has many networks.
 const SITE_BITS: u8 = 48;
 
+/// Returns a host address in IPv6 form.
+#[must_use]
+pub fn host_of(address: SocketAddr) -> [u8; 16] {
+    match address.ip() {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
 impl Source {
     /// Returns the source of one address.
-    pub(super) fn address(remote: SocketAddr) -> Self {
+    #[must_use]
+    pub fn address(remote: SocketAddr) -> Self {
         Self::Network {
             prefix: u128::from_be_bytes(host_of(remote)),
             bits: 128,
@@ -32,7 +45,8 @@ impl Source {
     }
 
     /// Returns the source of all addresses that one host can take: an IPv4 address, or an IPv6 network.
-    pub(super) fn host(remote: SocketAddr) -> Self {
+    #[must_use]
+    pub fn host(remote: SocketAddr) -> Self {
         let address = Self::address(remote);
         match remote {
             SocketAddr::V4(_) => address,
@@ -44,7 +58,7 @@ impl Source {
         match self {
             Self::User(_) => self,
             Self::Network { prefix, .. } => Self::Network {
-                prefix: prefix >> (128 - bits) << (128 - bits),
+                prefix: prefix & u128::MAX << 128u8.saturating_sub(bits),
                 bits,
             },
         }
@@ -69,6 +83,9 @@ impl MissKey for Source {
 
 #[cfg(test)]
 mod tests {
+    use std::string::{String, ToString};
+    use std::{format, vec::Vec};
+
     use super::*;
 
     fn groups(address: &str) -> Vec<String> {

@@ -1,13 +1,13 @@
 //! RDMA accesses of peers whose handle names no region: counted and limited; after too many the
 //! connection breaks (ADR 0041).
 
+use crate::{IsCode, RemoteError, ViErrorType};
 use vi_types::AsyncError;
-use vitcp_lite::{IsCode, RemoteError, ViErrorType};
 
 use super::Receiver;
-use crate::vitcp::counters::Counter;
-use crate::vitcp::transfer::stream_io::RemoteAccess;
-use crate::vitcp::transfer::{CloseReason, StreamIo};
+use crate::transfer::Counter;
+use crate::transfer::stream_io::RemoteAccess;
+use crate::transfer::{CloseReason, StreamIo};
 
 impl<P: StreamIo> Receiver<'_, P> {
     /// Looks up the memory of an RDMA access.

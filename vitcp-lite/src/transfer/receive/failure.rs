@@ -1,12 +1,11 @@
 //! Failed received messages, by reliability level (docs/spec/vi-engine-errors.md).
 
-use vi_engine::{Completion, Status};
-use vi_types::AsyncError;
-use vitcp_lite::{IsCode, RemoteError, ViErrorType};
+use crate::{IsCode, RemoteError, ViErrorType};
+use vi_types::{AsyncError, Completion, Status};
 
 use super::Receiver;
-use crate::vitcp::counters::Counter;
-use crate::vitcp::transfer::{CloseReason, RxKind, StreamIo};
+use crate::transfer::Counter;
+use crate::transfer::{CloseReason, RxKind, StreamIo};
 
 /// Why a received message failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

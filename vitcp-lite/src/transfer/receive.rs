@@ -5,22 +5,23 @@ mod misses;
 mod rdma;
 mod single_send;
 
-use vi_engine::misses::PeerMisses;
-use vi_engine::{Claim, Completion, Status, ViParams};
-use vi_types::{AsyncError, ViIndex};
-use vitcp_lite::{
+use vi_types::misses::PeerMisses;
+
+use crate::source::Source;
+
+use crate::{
     Flags, Headers, Item, RdmaHeader, Segment, SegmentHeader, SegmentType, ViErrorType, is_after,
 };
+use vi_types::{AsyncError, Claim, Completion, Status, ViIndex, ViParams};
 
 use failure::Failure;
 use rdma::place_write;
 
 use super::{
-    BufferAccess, CloseReason, IoVecs, MessageMemory, PartialWord, RxKind, RxMessage, RxSegment,
-    StreamIo, Transfer,
+    BufferAccess, CloseReason, MemoryRanges, MessageMemory, PartialWord, RxKind, RxMessage,
+    RxSegment, StreamIo, Transfer,
 };
-use crate::vitcp::counters::{Counter, Counters};
-use crate::vitcp::source::Source;
+use super::{Counter, Counters};
 
 /// Minimum missing payload bytes for a direct read into the destination.
 const DIRECT_BYTES: u32 = 4096;
@@ -30,11 +31,11 @@ const COPIED_TAIL_BYTES: u32 = 64;
 
 impl Transfer {
     /// Adds the destination of the next payload for a direct read; returns its bytes, 0 if it needs a copy.
-    pub(in crate::vitcp) fn add_direct(
+    pub fn add_direct(
         &self,
         vi: ViIndex,
         path: &mut impl StreamIo,
-        iovecs: &mut IoVecs,
+        ranges: &mut MemoryRanges,
     ) -> u32 {
         let left = u32::from(self.rx.decoder.payload_left());
         if left < DIRECT_BYTES {
@@ -52,7 +53,7 @@ impl Transfer {
         if bytes < DIRECT_BYTES - COPIED_TAIL_BYTES {
             return 0;
         }
-        match path.locate(vi, memory, offset, bytes, iovecs) {
+        match path.locate(vi, memory, offset, bytes, ranges) {
             BufferAccess::Direct => bytes,
             BufferAccess::NeedsCopy | BufferAccess::Invalid => 0,
         }
@@ -83,20 +84,26 @@ impl Transfer {
 }
 
 /// Receive processing of a VI's connection.
-pub(in crate::vitcp) struct Receiver<'a, P> {
-    pub(in crate::vitcp) now_ns: u64,
-    pub(in crate::vitcp) vi: ViIndex,
-    pub(in crate::vitcp) params: ViParams,
-    pub(in crate::vitcp) transfer: &'a mut Transfer,
-    pub(in crate::vitcp) path: &'a mut P,
+pub struct Receiver<'a, P> {
+    /// The time.
+    pub now_ns: u64,
+    /// The VI.
+    pub vi: ViIndex,
+    /// Its attributes.
+    pub params: ViParams,
+    /// The connection.
+    pub transfer: &'a mut Transfer,
+    /// Queues and memory of the VI.
+    pub path: &'a mut P,
     /// RDMA misses of all peers.
-    pub(in crate::vitcp) misses: &'a mut PeerMisses<Source>,
-    pub(in crate::vitcp) counters: &'a mut Counters,
+    pub misses: &'a mut PeerMisses<Source>,
+    /// Counters of the NIC.
+    pub counters: &'a mut Counters,
 }
 
 impl<P: StreamIo> Receiver<'_, P> {
     /// Accounts for bytes that were read directly into the destination of [`Transfer::add_direct`].
-    pub(in crate::vitcp) fn placed(&mut self, bytes: u32) -> Result<(), CloseReason> {
+    pub fn placed(&mut self, bytes: u32) -> Result<(), CloseReason> {
         self.counters.add(Counter::RxDirectBytes, u64::from(bytes));
         let rx = &mut self.transfer.rx;
         if !rx.decoder.skip_payload(bytes as u16) {
@@ -120,7 +127,7 @@ impl<P: StreamIo> Receiver<'_, P> {
     ///
     /// # Errors
     /// Why the connection breaks.
-    pub(in crate::vitcp) fn feed(&mut self, mut input: &[u8]) -> Result<(), CloseReason> {
+    pub fn feed(&mut self, mut input: &[u8]) -> Result<(), CloseReason> {
         loop {
             if self.path.is_failing(self.vi) {
                 // A descriptor's memory became invalid: what follows its message is not delivered.
@@ -152,10 +159,7 @@ impl<P: StreamIo> Receiver<'_, P> {
                     }
                 }
                 Ok(None) => return Ok(()),
-                Err(error) => {
-                    log::debug!("vi-tcp: malformed segment: {error}");
-                    return Err(CloseReason::Protocol(Counter::DropMalformed));
-                }
+                Err(error) => return Err(CloseReason::Malformed(error)),
             }
         }
     }
@@ -228,7 +232,7 @@ impl<P: StreamIo> Receiver<'_, P> {
         let tx = &mut self.transfer.tx;
         let error = header.remote_error;
         let failed =
-            error.vi_error != ViErrorType::None || error.is_code == vitcp_lite::IsCode::Transport;
+            error.vi_error != ViErrorType::None || error.is_code == crate::IsCode::Transport;
         // The peer may report an error for a message as soon as it has its headers.
         let last = match failed {
             true => tx.begun_number().unwrap_or(tx.number),

@@ -1,82 +1,97 @@
 //! Data transfer of a connected VI [VI/TCP 3]: messages to segments and back, with acknowledgements and flow
-//! control. It has no socket and no clock: received bytes come in by a [`Receiver`](receive::Receiver), and a
-//! [`Plan`](plan::Plan) fills a [`SendBatch`](send_batch::SendBatch) with the bytes to send; queues and memory of
+//! control. It has no socket and no clock: received bytes come in by a [`Receiver`], and a
+//! [`Plan`] fills a [`SendBatch`] with the bytes to send; queues and memory of
 //! the VI are those of a [`StreamIo`].
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | this file | the state of both directions |
+//! | this file | [`Transfer`]: the state of both directions |
 //! | `stream_io` | what it needs of queues and memory |
-//! | `io_vecs` | memory ranges of one system call |
+//! | `ranges` | memory ranges of one system call |
 //! | `plan`, `send_batch` | the segments of one system call |
 //! | `transmit` | effects of the bytes that TCP took |
 //! | `in_flight` | descriptors that are sent and not complete |
 //! | `receive` | received segments: matching to messages, placement, completion |
 //! | `ending` | the last segments and completions of a connection |
 
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
-use vi_engine::ViParams;
-use vi_engine::misses::ConnectionMisses;
-use vi_types::ReliabilityLevel;
-use vitcp_lite::{CeHeader, Credits, Decoder, ExactLevel, Posted, SegmentType};
+use vi_types::misses::ConnectionMisses;
+use vi_types::{ReliabilityLevel, SendWork, ViParams};
 
-use super::source::Source;
+use crate::source::Source;
+use crate::{CeHeader, Credits, Decoder, ExactLevel, Posted, SegmentType};
+
+mod counters;
+mod ending;
+mod in_flight;
+mod plan;
+mod ranges;
+mod receive;
+mod send_batch;
+mod stream_io;
+#[cfg(test)]
+mod tests;
+mod transmit;
+
+pub use counters::{Counter, Counters};
+pub use ending::CloseReason;
+pub use plan::{Plan, Stop};
+pub use ranges::{MemoryRange, MemoryRanges};
+pub use receive::Receiver;
+pub use send_batch::{CORK_NS, CORK_POLLS, SendBatch};
+pub use stream_io::{BufferAccess, MessageMemory, RemoteAccess, StreamIo};
+
 use in_flight::InFlight;
 use send_batch::Unfinished;
-
-pub(super) mod ending;
-pub(super) mod in_flight;
-pub(super) mod io_vecs;
-pub(super) mod plan;
-pub(super) mod receive;
-pub(super) mod send_batch;
-pub(super) mod stream_io;
-pub(super) mod transmit;
-
-pub(super) use ending::CloseReason;
-pub(crate) use io_vecs::IoVecs;
-pub(crate) use stream_io::{BufferAccess, MessageMemory, RemoteAccess, StreamIo};
 
 /// Maximum of Segment Length in bytes.
 const MAX_SEGMENT_BYTES: u32 = 65_535;
 
 /// The state of both directions.
 #[derive(Debug)]
-pub(super) struct Transfer {
-    pub(in crate::vitcp) tx: Tx,
-    pub(in crate::vitcp) rx: Rx,
+pub struct Transfer {
+    /// Transmit state.
+    pub tx: Tx,
+    /// Receive state.
+    pub rx: Rx,
     /// Maximum message size that both sides agreed on.
-    pub(in crate::vitcp) max_transfer_bytes: u32,
+    pub max_transfer_bytes: u32,
 }
 
 /// What both sides agreed on when they connected.
-pub(super) struct Established<'a> {
-    pub(super) params: ViParams,
-    /// The peer's CE header, and the number of its message.
-    pub(super) theirs: &'a CeHeader,
-    pub(super) message: u32,
+pub struct Established<'a> {
+    /// Attributes of the VI.
+    pub params: ViParams,
+    /// The peer's CE header.
+    pub theirs: &'a CeHeader,
+    /// The number of its message.
+    pub message: u32,
     /// With flow control: receives that the peer has posted.
-    pub(super) credits: Option<u16>,
+    pub credits: Option<u16>,
     /// Maximum segment size of TCP in bytes.
-    pub(super) segment_bytes: u32,
-    /// Own limits: of descriptors in flight, and of outstanding reads of the peer.
-    pub(super) max_in_flight: u32,
-    pub(super) max_reads: u16,
+    pub segment_bytes: u32,
+    /// Own limit of descriptors in flight.
+    pub max_in_flight: u32,
+    /// Own limit of outstanding reads of the peer.
+    pub max_reads: u16,
 }
 
-impl Transfer {
+impl Default for Transfer {
     /// Creates the state of a connection that is not established.
-    pub(in crate::vitcp) fn new() -> Self {
+    fn default() -> Self {
         Self {
             tx: Tx::new(),
             rx: Rx::new(),
             max_transfer_bytes: 0,
         }
     }
+}
 
+impl Transfer {
     /// Begins the data transfer of a connected VI.
-    pub(super) fn establish(&mut self, with: &Established<'_>) {
+    pub fn establish(&mut self, with: &Established<'_>) {
         let (params, theirs) = (&with.params, with.theirs);
         let reliable = params.level.is_reliable();
         let in_flight = if reliable {
@@ -105,56 +120,56 @@ impl Transfer {
 
 /// An RDMA read of the peer that needs a response.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ReadJob {
-    pub(in crate::vitcp) number: u32,
-    pub(in crate::vitcp) source: (u64, u32),
-    pub(in crate::vitcp) total_bytes: u32,
-    pub(in crate::vitcp) sent_bytes: u32,
+pub(crate) struct ReadJob {
+    pub(crate) number: u32,
+    pub(crate) source: (u64, u32),
+    pub(crate) total_bytes: u32,
+    pub(crate) sent_bytes: u32,
     /// The access is refused.
-    pub(in crate::vitcp) refused: bool,
+    pub(crate) refused: bool,
 }
 
 /// An outgoing message of which not all segments are sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct OpenMessage {
-    pub(in crate::vitcp) work: vi_engine::SendWork,
-    pub(in crate::vitcp) number: u32,
-    pub(in crate::vitcp) sent_bytes: u32,
+pub(crate) struct OpenMessage {
+    pub(crate) work: SendWork,
+    pub(crate) number: u32,
+    pub(crate) sent_bytes: u32,
 }
 
 /// Transmit state.
 #[derive(Debug)]
-pub(super) struct Tx {
+pub struct Tx {
     /// Number of the last message that was begun.
-    pub(in crate::vitcp) number: u32,
-    pub(in crate::vitcp) open: Option<OpenMessage>,
+    pub number: u32,
+    pub(crate) open: Option<OpenMessage>,
     /// Reads of the peer that need a response, oldest first.
-    pub(in crate::vitcp) read_responses: VecDeque<ReadJob>,
+    pub(crate) read_responses: VecDeque<ReadJob>,
     /// A read response is sent next, before messages of our own.
-    pub(in crate::vitcp) response_next: bool,
-    pub(in crate::vitcp) unfinished: Option<Unfinished>,
+    pub(crate) response_next: bool,
+    pub(crate) unfinished: Option<Unfinished>,
     /// Pending control segments: of connection establishment and teardown.
-    pub(in crate::vitcp) control: Vec<u8>,
-    pub(in crate::vitcp) in_flight: InFlight,
+    pub control: Vec<u8>,
+    pub(crate) in_flight: InFlight,
     /// With flow control: credits for receives that the peer has posted.
-    pub(in crate::vitcp) credits: Option<Credits>,
+    pub credits: Option<Credits>,
     /// A message waits for a credit.
-    pub(in crate::vitcp) starved: bool,
+    pub(crate) starved: bool,
     /// Maximum bytes of a segment.
-    pub(in crate::vitcp) segment_bytes: u32,
+    pub(crate) segment_bytes: u32,
     /// Descriptors stay in flight until the peer has acknowledged them.
-    pub(in crate::vitcp) awaits_ack: bool,
+    pub(crate) awaits_ack: bool,
     /// The last call sent many segments.
-    pub(in crate::vitcp) streaming: bool,
+    pub streaming: bool,
     /// TCP holds written data back.
-    pub(in crate::vitcp) corked: bool,
+    pub corked: bool,
     /// Time of the last send that was not corked.
-    pub(in crate::vitcp) pushed_ns: u64,
+    pub pushed_ns: u64,
 }
 
 /// Destination of a message that is being received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RxKind {
+pub(crate) enum RxKind {
     /// A send into the claimed receive descriptor.
     Receive { capacity_bytes: u32 },
     /// An RDMA write; `claimed` if its immediate data took a receive descriptor.
@@ -169,76 +184,91 @@ pub(super) enum RxKind {
 
 /// A message that is being received.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RxMessage {
-    pub(in crate::vitcp) number: u32,
-    pub(in crate::vitcp) kind: RxKind,
-    pub(in crate::vitcp) write: bool,
-    pub(in crate::vitcp) placed_bytes: u32,
+pub(crate) struct RxMessage {
+    pub(crate) number: u32,
+    pub(crate) kind: RxKind,
+    pub(crate) write: bool,
+    pub(crate) placed_bytes: u32,
     /// Of an RDMA write: received bytes after the placed ones.
-    pub(in crate::vitcp) partial_word: PartialWord,
+    pub(crate) partial_word: PartialWord,
     /// Received bytes of payload, placed or not.
-    pub(in crate::vitcp) offset_bytes: u32,
-    pub(in crate::vitcp) immediate: Option<u32>,
+    pub(crate) offset_bytes: u32,
+    pub(crate) immediate: Option<u32>,
 }
 
 /// The received beginning of an aligned word.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PartialWord {
+pub(crate) struct PartialWord {
     bytes: [u8; 8],
     count: usize,
 }
 
 impl PartialWord {
     /// Appends bytes; an aligned word must have space for them.
-    pub(in crate::vitcp) fn add(&mut self, bytes: &[u8]) {
-        self.bytes[self.count..][..bytes.len()].copy_from_slice(bytes);
-        self.count += bytes.len();
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        let end = self.count + bytes.len();
+        if let Some(to) = self.bytes.get_mut(self.count..end) {
+            to.copy_from_slice(bytes);
+            self.count = end;
+        }
     }
 
-    pub(in crate::vitcp) fn as_slice(&self) -> &[u8] {
-        &self.bytes[..self.count]
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        self.bytes.get(..self.count).unwrap_or_default()
     }
 }
 
 /// The segment whose payload is being received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RxSegment {
-    pub(in crate::vitcp) kind: SegmentType,
-    pub(in crate::vitcp) ends: bool,
-    pub(in crate::vitcp) transmit_error: bool,
+pub(crate) struct RxSegment {
+    pub(crate) kind: SegmentType,
+    pub(crate) ends: bool,
+    pub(crate) transmit_error: bool,
     /// Of a read response: index of the read in flight.
-    pub(in crate::vitcp) read: u32,
+    pub(crate) read: u32,
 }
 
 /// Receive state.
 #[derive(Debug)]
-pub(super) struct Rx {
-    pub(in crate::vitcp) decoder: Decoder,
+pub struct Rx {
+    /// Decoder of the received stream.
+    pub decoder: Decoder,
     /// Number of the last message that was begun.
-    pub(in crate::vitcp) number: u32,
+    pub(crate) number: u32,
     /// Message ACK to send: number of the last message that is placed, or of a later Read Request or NOP.
-    pub(in crate::vitcp) ack_number: u32,
-    pub(in crate::vitcp) message: Option<RxMessage>,
-    pub(in crate::vitcp) segment: Option<RxSegment>,
+    pub(crate) ack_number: u32,
+    pub(crate) message: Option<RxMessage>,
+    pub(crate) segment: Option<RxSegment>,
     /// An acknowledgement is due.
-    pub(in crate::vitcp) ack_pending: bool,
+    pub(crate) ack_pending: bool,
     /// The peer uses acknowledgements of placed messages.
-    pub(in crate::vitcp) sends_acks: bool,
+    pub(crate) sends_acks: bool,
     /// With flow control: receives that we have posted.
-    pub(in crate::vitcp) posted: Option<Posted>,
+    pub posted: Option<Posted>,
     /// Receive descriptors consumed since the start of the connection.
-    pub(in crate::vitcp) used: u32,
+    pub(crate) used: u32,
     /// Limit of outstanding reads of the peer.
-    pub(in crate::vitcp) reads_accepted: u16,
+    pub(crate) reads_accepted: u16,
     /// RDMA accesses of the peer that were refused.
-    pub(in crate::vitcp) misses: ConnectionMisses,
+    pub misses: ConnectionMisses,
     /// The peer to which they count; `None` if it is of the same user on this NIC.
-    pub(in crate::vitcp) miss_key: Option<Source>,
+    pub miss_key: Option<Source>,
+}
+
+/// What a response timer that is due means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseTimer {
+    /// No response is missing.
+    NotNeeded,
+    /// There was progress meanwhile: the timeout starts anew.
+    Restart,
+    /// A response is missing.
+    Expired,
 }
 
 impl Tx {
     /// Creates the state of a connection that is not established.
-    pub(in crate::vitcp) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             number: 0,
             open: None,
@@ -257,8 +287,30 @@ impl Tx {
         }
     }
 
+    /// Checks whether TCP took only a part of a segment, whose remainder must follow.
+    #[must_use]
+    pub fn is_mid_segment(&self) -> bool {
+        self.unfinished.is_some()
+    }
+
+    /// Handles the response timer that [`Tx::response_deadline`] returned.
+    pub fn on_response_timer(&mut self) -> ResponseTimer {
+        let flight = &mut self.in_flight;
+        flight.timer_set = false;
+        if flight.unanswered() == 0 {
+            return ResponseTimer::NotNeeded;
+        }
+        match core::mem::take(&mut flight.progressed) {
+            true => {
+                flight.timer_set = true;
+                ResponseTimer::Restart
+            }
+            false => ResponseTimer::Expired,
+        }
+    }
+
     /// Returns the number of a message of which TCP took only a part of the first segment.
-    pub(in crate::vitcp) fn begun_number(&self) -> Option<u32> {
+    pub(crate) fn begun_number(&self) -> Option<u32> {
         let unfinished = self.unfinished.as_ref()?;
         unfinished.begins().then(|| self.number.wrapping_add(1))
     }
@@ -267,14 +319,20 @@ impl Tx {
 impl Rx {
     /// Marks Message ACK and Rx Descriptors Posted as advertised: a segment with them was sent.
     #[inline]
-    pub(in crate::vitcp) fn note_advertised(&mut self) {
+    pub(crate) fn note_advertised(&mut self) {
         self.ack_pending = false;
         if let Some(posted) = &mut self.posted {
             posted.note_advertised();
         }
     }
 
-    pub(in crate::vitcp) fn new() -> Self {
+    /// Returns the number of the last message that was begun.
+    #[must_use]
+    pub fn last_message(&self) -> u32 {
+        self.number
+    }
+
+    pub(crate) fn new() -> Self {
         Self {
             decoder: Decoder::new(),
             number: 0,

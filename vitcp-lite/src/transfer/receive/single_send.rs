@@ -1,10 +1,10 @@
 //! Fast path for a send of one segment that is completely received: placed and completed at once.
 
-use vitcp_lite::SegmentHeader;
+use crate::SegmentHeader;
 
 use super::{Receiver, immediate_of};
-use crate::vitcp::counters::Counter;
-use crate::vitcp::transfer::{CloseReason, StreamIo};
+use crate::transfer::Counter;
+use crate::transfer::{CloseReason, StreamIo};
 
 impl<P: StreamIo> Receiver<'_, P> {
     /// Places and completes a completely received send. Returns false, without effect on the message, if it

@@ -1,10 +1,9 @@
 //! Plan of one send system call: the remainder of a segment, control segments, read responses, messages, a
 //! NOP.
 
-use vi_engine::{Operation, SendWork, Status};
-use vi_types::ViIndex;
-use vitcp_lite::profile::{RDMA_HEADER_BYTES, SEGMENT_HEADER_BYTES};
-use vitcp_lite::{Credits, Flags, RdmaHeader, SegmentHeader, SegmentType};
+use crate::profile::{RDMA_HEADER_BYTES, SEGMENT_HEADER_BYTES};
+use crate::{Credits, Flags, RdmaHeader, SegmentHeader, SegmentType};
+use vi_types::{Operation, SendWork, Status, ViIndex};
 
 use super::send_batch::{Added, Part, Payload, SendBatch};
 use super::transmit::{rdma, takes_descriptor};
@@ -28,7 +27,7 @@ struct Planned {
 
 /// Why no further message of ours is planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::vitcp) enum Stop {
+pub enum Stop {
     /// There is none.
     Empty,
     /// It waits for a response of the peer, which resumes the VI.
@@ -44,7 +43,7 @@ pub(in crate::vitcp) enum Stop {
 }
 
 /// Planner of the segments of one system call.
-pub(in crate::vitcp) struct Plan<'a, P> {
+pub struct Plan<'a, P> {
     vi: ViIndex,
     is_reliable: bool,
     transfer: &'a mut Transfer,
@@ -56,7 +55,7 @@ pub(in crate::vitcp) struct Plan<'a, P> {
 
 impl<'a, P: StreamIo> Plan<'a, P> {
     /// Creates a planner that fills an empty batch with the segments of a VI.
-    pub(in crate::vitcp) fn new(
+    pub fn new(
         (vi, is_reliable): (ViIndex, bool),
         transfer: &'a mut Transfer,
         batch: &'a mut SendBatch,
@@ -77,7 +76,7 @@ impl<'a, P: StreamIo> Plan<'a, P> {
     ///
     /// # Errors
     /// `MemoryInvalid`: the remainder of a segment cannot be sent.
-    pub(in crate::vitcp) fn all(&mut self) -> Result<Stop, CloseReason> {
+    pub fn all(&mut self) -> Result<Stop, CloseReason> {
         if let Some(rest) = self.transfer.tx.unfinished
             && !self.batch.add_remainder((self.vi, self.path), &rest)
         {

@@ -1,0 +1,74 @@
+//! Descriptors and their completions, as far as protocols need them.
+
+use crate::{Status, ViIndex};
+
+/// Waiters to notify of an event that completes no descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiter {
+    /// Waiters for the outcome of a connection call on this VI.
+    Outcome(ViIndex),
+    /// Waiters for a connection request on the listener of this number.
+    Request(u64),
+    /// All waiters: a port appeared or was lost.
+    All,
+}
+
+/// Operation of a descriptor on a send queue (VIPL 5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// A message for the peer's next receive descriptor.
+    Send,
+    /// An RDMA write.
+    Write {
+        /// Address and memory handle of the target.
+        remote: (u64, u32),
+    },
+    /// An RDMA read into the data segments.
+    Read {
+        /// Address and memory handle of the source.
+        remote: (u64, u32),
+    },
+}
+
+/// A descriptor on a send queue, as far as the protocol needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendWork {
+    /// Total length of its data segments in bytes.
+    pub length_bytes: u32,
+    /// Immediate data, if the descriptor carries any. Reads have none.
+    pub immediate: Option<u32>,
+    /// Its operation.
+    pub operation: Operation,
+    /// The queue fence is set: it waits until every earlier read of its queue is complete.
+    pub fence: bool,
+    /// Error bits found when the descriptor was parsed or its memory checked; such a descriptor is
+    /// completed with them and never sent.
+    pub fault: Status,
+}
+
+/// Result of claiming a receive descriptor for a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// No descriptor is posted.
+    Empty,
+    /// It is claimed.
+    Ready {
+        /// Total length of its data segments in bytes.
+        capacity_bytes: u32,
+    },
+    /// It is unusable: to be completed with these bits in its turn.
+    Fault(Status),
+}
+
+/// Outcome of a receive descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Error bits, or none.
+    pub status: Status,
+    /// Bytes transferred; 0 with an error.
+    pub length_bytes: u32,
+    /// Immediate data that came with the message.
+    pub immediate: Option<u32>,
+    /// The message was an RDMA write of the peer.
+    pub remote_write: bool,
+}
