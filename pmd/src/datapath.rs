@@ -18,6 +18,7 @@ use vi_core::memory::TagCheck;
 use vi_core::memory::backing::Owner;
 use vi_core::memory::table::RegionTable;
 use vi_core::memory::transfer::Mover;
+use vi_core::nic_shared::NicShared;
 use vi_core::posted_descriptor::{Cursor, SlotCursor};
 use vi_core::queue::{Slot, WorkQueue};
 use vi_core::sys::RandomWords;
@@ -26,22 +27,22 @@ use vi_core::waiters::Event;
 use vi_engine::Transmit;
 use vi_types::{QueueKind, ViIndex, status};
 
-use crate::attach::client::{Client, ClientId, Clients};
 use crate::call_waiters::CallWaiters;
 use crate::frame_buffer::FrameBuffer;
 use crate::tap::Tap;
 
 mod client_memory;
 mod engine_io;
-mod mtu;
 mod reads;
 mod run_queue;
+mod served;
 mod shortcut;
 pub(crate) mod stream;
 #[cfg(test)]
 mod tests;
 
 use run_queue::{OWN_LANE, RunQueue};
+pub(crate) use served::{ClientId, ServedApplications, ServedQueues};
 
 /// The poller's state of a VI.
 pub(crate) struct ViPath {
@@ -167,8 +168,8 @@ pub(crate) struct Datapath {
     /// VIs in the Error state: what is posted on them is flushed.
     pub(crate) errored: VecDeque<ViIndex>,
     pub(crate) counters: PathCounters,
-    /// The attached applications, in a datapath process.
-    pub(crate) clients: Clients,
+    /// The attached applications, in a datapath process from the first attachment on.
+    pub(crate) served: Option<Box<dyn ServedApplications>>,
     /// Calls of applications that wait.
     pub(crate) calls: CallWaiters,
     /// Completions, errors or waiting calls of applications are left for the next poll.
@@ -181,10 +182,21 @@ pub(crate) struct Datapath {
     pub(crate) mover: Mover,
 }
 
-/// Returns the run-queue lane of an application.
 #[inline]
-fn lane_of(id: ClientId) -> u32 {
-    id.0 + 1
+fn path_of(vis: &mut [Option<ViPath>], vi: ViIndex) -> Option<&mut ViPath> {
+    vis.get_mut(vi.0 as usize)?.as_mut()
+}
+
+/// Adds the VI to the run queue, unless it is there.
+#[inline]
+fn enqueue(vis: &mut [Option<ViPath>], run: &mut RunQueue, vi: ViIndex) {
+    if let Some(path) = path_of(vis, vi)
+        && !path.queued
+    {
+        path.queued = true;
+        let lane = path.client.map_or(OWN_LANE, ClientId::lane);
+        run.push(lane, vi);
+    }
 }
 
 impl Datapath {
@@ -209,7 +221,7 @@ impl Datapath {
             failed: Vec::with_capacity(max_vi as usize),
             errored: VecDeque::with_capacity(max_vi as usize),
             counters: PathCounters::default(),
-            clients: Clients::default(),
+            served: None,
             calls: CallWaiters::default(),
             has_undelivered: false,
             tap: None,
@@ -219,17 +231,9 @@ impl Datapath {
         }
     }
 
-    /// Adds an application.
-    pub(crate) fn add_client(&mut self, client: Client) -> ClientId {
-        let share = client.share();
-        let id = self.clients.add(client);
-        self.run.open(lane_of(id), share);
-        id
-    }
-
     #[inline]
     pub(crate) fn vi(&mut self, vi: ViIndex) -> Option<&mut ViPath> {
-        self.vis.get_mut(vi.0 as usize)?.as_mut()
+        path_of(&mut self.vis, vi)
     }
 
     /// Returns true if the send queue has an unsent descriptor.
@@ -239,11 +243,14 @@ impl Datapath {
             .is_some_and(|path| path.shared.send.depth() > path.in_flight)
     }
 
-    /// Returns true if completions or calls of applications may be left for the end of a poll. The calls of an
-    /// application can outlast it.
-    #[inline]
-    pub(crate) fn has_deliveries(&self) -> bool {
-        !self.clients.is_empty() || self.calls.has_due()
+    /// Splits the data path into a VI and the access to its memory.
+    #[inline(always)]
+    fn parts(&mut self, vi: ViIndex) -> (Option<&mut ViPath>, Memory<'_>) {
+        let memory = Memory {
+            regions: self.regions,
+            mover: &mut self.mover,
+        };
+        (path_of(&mut self.vis, vi), memory)
     }
 
     /// Takes the events since the last call for which threads may wait.
@@ -255,13 +262,7 @@ impl Datapath {
     /// Adds the VI to the run queue, unless it is there.
     #[inline]
     pub(crate) fn enqueue(&mut self, vi: ViIndex) {
-        if let Some(path) = self.vi(vi)
-            && !path.queued
-        {
-            path.queued = true;
-            let lane = path.client.map_or(OWN_LANE, lane_of);
-            self.run.push(lane, vi);
-        }
+        enqueue(&mut self.vis, &mut self.run, vi);
     }
 
     /// Passes the batch to the port. Frames that the port does not accept stay.
@@ -341,8 +342,8 @@ impl Datapath {
             mover,
             ..
         } = self;
-        let path = vis.get_mut(vi.0 as usize).and_then(Option::as_mut);
-        let built = path.and_then(|path| build(frame_buffer, path, Memory { regions, mover }));
+        let built =
+            path_of(vis, vi).and_then(|path| build(frame_buffer, path, Memory { regions, mover }));
         self.transmit_built(mbuf, built)
     }
 
@@ -395,7 +396,7 @@ impl Datapath {
         length_bytes: u32,
         immediate: Option<u32>,
     ) {
-        let Some(path) = self.vis.get_mut(vi.0 as usize).and_then(Option::as_mut) else {
+        let Some(path) = path_of(&mut self.vis, vi) else {
             return;
         };
         let (queue, target): (&WorkQueue, _) = match kind {
@@ -413,8 +414,10 @@ impl Datapath {
             length_bytes,
             immediate,
         };
-        if let Some(client) = path.client {
-            self.clients.complete(client, path, kind, completion);
+        if let Some(client) = path.client
+            && let Some(served) = &mut self.served
+        {
+            served.complete(client, path, kind, completion);
             return;
         }
         // SAFETY: we hold the backend lock, and have no reference to a slot.
@@ -449,6 +452,16 @@ impl Datapath {
         let receive = kind == QueueKind::Receive;
         let error = lost_descriptor(path.handle, path.shared, receive, descriptor, word);
         self.events.push(error);
+    }
+
+    /// Counts and logs a connection that was lost while the MTU is too low.
+    #[cold]
+    fn note_break_by_mtu(&mut self, nic: &NicShared, vi: u64) {
+        self.counters.breaks_by_mtu += 1;
+        let interface = &self.port.capabilities().device;
+        let line =
+            format_args!("VI {vi:#x}: connection lost while the MTU of {interface} is too low");
+        nic.log_limited(log::Level::Warn, line);
     }
 
     pub(crate) fn flush_queue(&mut self, vi: ViIndex, kind: QueueKind) {

@@ -209,7 +209,7 @@ impl<T: Polled> Poller<T> {
         }
         let now_ns = self.state.clock.last_ns();
         doorbells.drain(|vi| self.state.path.enqueue(ViIndex(vi)));
-        if !self.state.path.clients.is_empty() {
+        if self.state.path.served.is_some() {
             worked |= self.state.path.take_submissions();
         }
         if !self.state.path.run.is_empty() {

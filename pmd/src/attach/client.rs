@@ -3,6 +3,7 @@
 //! Nothing that an application writes is trusted: a submission is copied once, into a slot in private memory of the
 //! process, and checked there. An application that violates the ring protocol is cut off; others are not affected.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -14,15 +15,15 @@ use vi_core::queue::{SegmentPool, WorkQueue};
 use vi_core::sync::{AtomicU64, Ordering};
 use vi_core::sys;
 use vi_core::vi::ViShared;
-use vi_types::QueueIo;
-use vi_types::{Claim, QueueKind, ViIndex, ViState, status};
+use vi_types::{QueueKind, ViIndex, ViState, status};
 
 use super::shared_queues::{
-    Completed, CompletionEntry, CompletionProducer, ProtocolViolation, SharedQueues, Submission,
-    SubmissionConsumer, ViId,
+    Completed, CompletionEntry, CompletionProducer, OpCode, ProtocolViolation, SharedQueues,
+    Submission, SubmissionConsumer, ViId,
 };
 use super::socket::Socket;
-use crate::datapath::{Datapath, ViPath};
+use crate::datapath::{ClientId, Datapath, ServedApplications, ServedQueues, ViPath};
+use crate::nic_backend::Backend;
 
 mod check;
 mod delivery;
@@ -33,10 +34,6 @@ pub(crate) use limits::Limits;
 
 /// Maximum number of pending errors of an application that does not read the completion ring, without losses beyond it.
 const MAX_ERRORS: usize = 1024;
-
-/// Identifies an attached application on one NIC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ClientId(pub(crate) u32);
 
 /// Counters of an application, read by status queries.
 #[derive(Debug, Default)]
@@ -122,11 +119,6 @@ impl Client {
             has_new_entries: false,
             violation: None,
         }
-    }
-
-    /// Scheduling weight.
-    pub(crate) fn share(&self) -> u32 {
-        self.limits.share
     }
 
     /// Queues an asynchronous error, which is reported after earlier completions.
@@ -215,8 +207,8 @@ impl Client {
 }
 
 /// The identifier of a VI in the rings.
-fn vi_id(path: &ViPath) -> ViId {
-    let raw = RawHandle::unpack(path.handle);
+fn vi_id(handle: u64) -> ViId {
+    let raw = RawHandle::unpack(handle);
     ViId {
         index: raw.index as u16,
         generation: raw.generation,
@@ -230,10 +222,27 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// True if no application was ever attached: the NIC serves this program.
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+    /// Attaches an application to a NIC, which serves applications from then on.
+    pub(crate) fn attach(path: &mut Datapath, client: Client) -> ClientId {
+        let share = client.limits.share;
+        let served = path.served.take().map(|served| served as Box<dyn Any>);
+        let clients = served.and_then(|served| served.downcast::<Self>().ok());
+        let mut clients = clients.unwrap_or_default();
+        let id = clients.add(client);
+        path.served = Some(clients);
+        path.run.open(id.lane(), share);
+        id
+    }
+
+    /// The applications of a NIC, if there ever was one.
+    pub(crate) fn of(path: &mut Datapath) -> Option<&mut Self> {
+        let served: &mut dyn Any = path.served.as_deref_mut()?;
+        served.downcast_mut()
+    }
+
+    /// As [`Self::of`], of the NIC with this backend.
+    pub(super) fn of_backend(backend: &mut Backend) -> Option<&mut Self> {
+        Self::of(&mut backend.state_mut()?.path)
     }
 
     /// True if an application is attached.
@@ -242,8 +251,7 @@ impl Clients {
         self.slots.iter().any(Option::is_some)
     }
 
-    /// Adds an application.
-    pub(crate) fn add(&mut self, client: Client) -> ClientId {
+    fn add(&mut self, client: Client) -> ClientId {
         let free = self.slots.iter().position(Option::is_none);
         let slot_index = free.unwrap_or_else(|| {
             self.slots.push(None);
@@ -263,88 +271,17 @@ impl Clients {
         self.slots.get_mut(id.0 as usize)?.as_deref_mut()
     }
 
-    /// Completes the head of a queue. The completion is reported at once, or after earlier ones that wait for space.
-    #[inline]
-    pub(crate) fn complete(
-        &mut self,
-        id: ClientId,
-        path: &mut ViPath,
-        kind: QueueKind,
-        completion: CompletionStatus,
-    ) {
-        let queue = match kind {
-            QueueKind::Send => &path.shared.send,
-            QueueKind::Receive => &path.shared.recv,
-        };
-        if queue.depth() == 0 {
-            return;
-        }
-        if completion.word & status::ERROR_MASK == 0 {
-            path.traffic.messages[kind as usize] += 1;
-            path.traffic.bytes[kind as usize] += u64::from(completion.length_bytes);
-        }
-        let completed = Completed {
-            status: completion.word,
-            length_bytes: completion.length_bytes,
-            immediate: completion.immediate.unwrap_or_default(),
-        };
-        let is_pending = &mut path.pending_completions[kind as usize];
-        let mut client = self.get(id);
-        if let Some(client) = &mut client {
-            client.uncompleted = client.uncompleted.saturating_sub(1);
-            if !*is_pending && client.unreported.is_empty() && client.has_space() {
-                queue.retire_head(&mut queue.reap_end.lock(), &mut client.segment_pool);
-                client.report_completed(vi_id(path), kind, completed);
-                return;
-            }
-            if !*is_pending {
-                *is_pending = true;
-                client.unreported.push_back((path.shared.index, kind));
-            }
-        }
-        // SAFETY: the caller holds the backend lock; the reference ends with the completion below.
-        if let Some(slot) = unsafe { queue.head() } {
-            slot.status = completed.status;
-            slot.length_bytes = completed.length_bytes;
-            slot.immediate = completed.immediate;
-            // The descriptor no longer counts as posted.
-            if let Some(client) = client {
-                client.segment_pool.take_back(slot);
-            }
-            queue.complete_head();
-        }
-    }
-
-    /// Drops the pending completions of a VI that is destroyed.
-    pub(crate) fn remove_vi(&mut self, path: &ViPath) {
-        let Some(client) = path.client.and_then(|id| self.get(id)) else {
-            return;
-        };
-        // Its queues were flushed; a descriptor that should be left no longer counts.
-        for queue in [&path.shared.send, &path.shared.recv] {
-            client.forget_left(queue);
-        }
-        if path.pending_completions != [false; 2] {
-            client.unreported.retain(|(vi, _)| *vi != path.shared.index);
-        }
-    }
-
     /// Queues an asynchronous error of an application, which is reported after earlier completions.
     pub(crate) fn report(&mut self, id: ClientId, event: &AsyncEvent) {
         let Some(client) = self.get(id) else {
             return;
-        };
-        let raw = RawHandle::unpack(event.vi);
-        let vi = ViId {
-            index: raw.index as u16,
-            generation: raw.generation,
         };
         let entry = CompletionEntry::Error {
             code: event.code as u32,
             resource: event.resource as u32,
             op_code: event.op_code,
         };
-        client.queue_error(event.subject(), (vi, entry));
+        client.queue_error(event.subject(), (vi_id(event.vi), entry));
     }
 
     /// Requests wake-ups from all applications, before the poll thread sleeps.
@@ -381,114 +318,160 @@ impl Clients {
     }
 }
 
-impl Datapath {
-    /// Returns the user of the application that owns a VI, or of this program if no application does.
-    pub(crate) fn user_of(&mut self, vi: ViIndex) -> Option<libc::uid_t> {
-        match self.vi(vi)?.client {
-            Some(id) => self.clients.get(id).map(|client| client.uid),
-            None => Some(nix::unistd::geteuid().as_raw()),
-        }
-    }
-
-    /// Takes submissions of all applications, of each up to its share, and resets the budgets. True if there was any.
-    #[inline(never)]
-    pub(crate) fn take_submissions(&mut self) -> bool {
+impl ServedApplications for Clients {
+    fn take_submissions(&mut self, queues: &mut ServedQueues<'_>) -> bool {
         let mut worked = false;
-        for slot_index in 0..self.clients.slots.len() {
-            let id = ClientId(slot_index as u32);
-            let Some(client) = self.clients.get(id) else {
+        for (slot_index, slot) in self.slots.iter_mut().enumerate() {
+            let Some(client) = slot else {
                 continue;
             };
             let share = client.limits.submissions_per_poll();
             client.claim_budget = client.queues.submissions();
-            let taken = self.take_from(id, share);
-            if let Some(client) = self.clients.get(id) {
-                client.budget = share - taken;
-            }
+            let taken = client.take(ClientId(slot_index as u32), share, queues);
+            client.budget = share - taken;
             worked |= taken > 0;
         }
         worked
     }
 
-    /// Takes submissions for a message that finds no receive posted: the receive may have been submitted before the
-    /// message was sent. In one poll at most as many as the ring holds, for all messages together: an application that
-    /// submits more than that ahead of the receive loses the message.
-    #[inline(never)]
-    pub(crate) fn claim_submitted(&mut self, vi: ViIndex) -> Claim {
-        let Some(id) = self.vi(vi).and_then(|path| path.client) else {
-            return Claim::Empty;
+    /// The receive may have been submitted before the message was sent. In one poll at most as many as the ring holds,
+    /// for all messages together: an application that submits more than that ahead of the receive loses the message.
+    fn take_for_message(&mut self, id: ClientId, queues: &mut ServedQueues<'_>) -> bool {
+        let Some(client) = self.get(id) else {
+            return false;
         };
-        let budget = self.clients.get(id).map_or(0, |client| client.claim_budget);
-        let taken = self.take_from(id, budget);
-        if taken == 0 {
-            return Claim::Empty;
+        let taken = client.take(id, client.claim_budget, queues);
+        client.claim_budget -= taken;
+        taken > 0
+    }
+
+    fn complete(
+        &mut self,
+        id: ClientId,
+        path: &mut ViPath,
+        kind: QueueKind,
+        completion: CompletionStatus,
+    ) {
+        let queue = match kind {
+            QueueKind::Send => &path.shared.send,
+            QueueKind::Receive => &path.shared.recv,
+        };
+        if queue.depth() == 0 {
+            return;
         }
-        if let Some(client) = self.clients.get(id) {
-            client.claim_budget -= taken;
+        if completion.word & status::ERROR_MASK == 0 {
+            path.traffic.messages[kind as usize] += 1;
+            path.traffic.bytes[kind as usize] += u64::from(completion.length_bytes);
         }
-        match self.vi(vi) {
-            Some(path) if path.has_unclaimed() => self.claim_receive(vi),
-            _ => Claim::Empty,
+        let completed = Completed {
+            status: completion.word,
+            length_bytes: completion.length_bytes,
+            immediate: completion.immediate.unwrap_or_default(),
+        };
+        let is_pending = &mut path.pending_completions[kind as usize];
+        let mut client = self.get(id);
+        if let Some(client) = &mut client {
+            client.uncompleted = client.uncompleted.saturating_sub(1);
+            if !*is_pending && client.unreported.is_empty() && client.has_space() {
+                queue.retire_head(&mut queue.reap_end.lock(), &mut client.segment_pool);
+                client.report_completed(vi_id(path.handle), kind, completed);
+                return;
+            }
+            if !*is_pending {
+                *is_pending = true;
+                client.unreported.push_back((path.shared.index, kind));
+            }
+        }
+        // SAFETY: the caller holds the backend lock; the reference ends with the completion below.
+        if let Some(slot) = unsafe { queue.head() } {
+            slot.status = completed.status;
+            slot.length_bytes = completed.length_bytes;
+            slot.immediate = completed.immediate;
+            // The descriptor no longer counts as posted.
+            if let Some(client) = client {
+                client.segment_pool.take_back(slot);
+            }
+            queue.complete_head();
         }
     }
 
-    /// Takes up to `budget` submissions of an application, and returns their number.
-    fn take_from(&mut self, id: ClientId, budget: u32) -> u32 {
-        let Some(mut client) = self
-            .clients
-            .slots
-            .get_mut(id.0 as usize)
-            .and_then(Option::take)
-        else {
-            return 0;
+    fn report_of_vi(&mut self, id: ClientId, path: &ViPath, mut event: AsyncEvent) {
+        let in_connection = OpCode {
+            op_code: event.op_code,
+            is_orderly: event.is_orderly,
+            connection: path.shared.disconnects.load(Ordering::Relaxed) as u16,
         };
-        // Taken out of its slot, so that the rest of the data path can be borrowed, too.
-        let mut flush = Vec::new();
-        let mut taken = 0;
-        // Submissions that are written meanwhile are taken next time, or this loop might not end.
-        let end = client.submissions.end_of_ring(&client.queues);
-        while taken < budget && client.violation.is_none() && !client.submissions.has_reached(end) {
-            match self.take_one(&mut client, id) {
-                Ok(Some(unconnected)) => {
-                    taken += 1;
-                    flush.extend(unconnected);
-                }
-                Ok(None) => break,
-                Err(violation) => client.cut_off(violation),
+        event.op_code = in_connection.word();
+        self.report(id, &event);
+    }
+
+    fn deliver(&mut self, vis: &mut [Option<ViPath>]) -> bool {
+        let mut is_left = false;
+        for (slot_index, slot) in self.slots.iter_mut().enumerate() {
+            if let Some(client) = slot {
+                is_left |= client.deliver(ClientId(slot_index as u32), vis);
             }
         }
-        client.submissions.release(&client.queues);
-        self.clients.slots[id.0 as usize] = Some(client);
-        for (vi, kind) in flush {
-            self.flush_queue(vi, kind);
+        is_left
+    }
+
+    fn remove_vi(&mut self, id: ClientId, path: &ViPath) {
+        let Some(client) = self.get(id) else {
+            return;
+        };
+        // Its queues were flushed; a descriptor that should be left no longer counts.
+        for queue in [&path.shared.send, &path.shared.recv] {
+            client.forget_left(queue);
         }
+        if path.pending_completions != [false; 2] {
+            client.unreported.retain(|(vi, _)| *vi != path.shared.index);
+        }
+    }
+
+    fn user(&self, id: ClientId) -> Option<libc::uid_t> {
+        let client = self.slots.get(id.0 as usize)?.as_ref();
+        client.map(|client| client.uid)
+    }
+}
+
+impl Client {
+    /// Takes up to `budget` submissions, and returns their number.
+    fn take(&mut self, id: ClientId, budget: u32, queues: &mut ServedQueues<'_>) -> u32 {
+        let mut taken = 0;
+        // Submissions that are written meanwhile are taken next time, or this loop might not end.
+        let end = self.submissions.end_of_ring(&self.queues);
+        while taken < budget && self.violation.is_none() && !self.submissions.has_reached(end) {
+            match self.take_one(id, queues) {
+                Ok(true) => taken += 1,
+                Ok(false) => break,
+                Err(violation) => self.cut_off(violation),
+            }
+        }
+        self.submissions.release(&self.queues);
         taken
     }
 
-    /// Takes a submission if there is one. Returns its queue if the VI's state requires to flush the descriptor.
+    /// Takes a submission; false if there is none that may be taken.
     ///
     /// # Errors
     /// The application violated the protocol.
     #[inline]
     fn take_one(
         &mut self,
-        client: &mut Client,
         id: ClientId,
-    ) -> Result<Option<Option<(ViIndex, QueueKind)>>, ProtocolViolation> {
-        let Some(submitted) = client
-            .submissions
-            .peek(&client.queues, client.limits.segments)?
-        else {
-            return Ok(None);
+        queues: &mut ServedQueues<'_>,
+    ) -> Result<bool, ProtocolViolation> {
+        let Some(submitted) = self.submissions.peek(&self.queues, self.limits.segments)? else {
+            return Ok(false);
         };
         let vi = ViIndex(submitted.vi.index.into());
-        let path = self
+        let path = queues
             .vi(vi)
-            .filter(|path| path.client == Some(id) && vi_id(path) == submitted.vi);
+            .filter(|path| path.client == Some(id) && vi_id(path.handle) == submitted.vi);
         let Some(path) = path else {
-            count(&client.counters.stale);
-            client.submissions.advance(&submitted);
-            return Ok(Some(None));
+            count(&self.counters.stale);
+            self.submissions.advance(&submitted);
+            return Ok(true);
         };
         let shared = path.shared;
         let (queue, kind) = match submitted.kind {
@@ -496,31 +479,31 @@ impl Datapath {
             Submission::Receive => (&shared.recv, QueueKind::Receive),
             Submission::Break => {
                 shared.broken.store(true, Ordering::Release);
-                self.enqueue(vi);
-                client.submissions.advance(&submitted);
-                return Ok(Some(None));
+                queues.enqueue(vi);
+                self.submissions.advance(&submitted);
+                return Ok(true);
             }
         };
-        if client.must_wait(submitted.segments) {
-            return Ok(None);
+        if self.must_wait(submitted.segments) {
+            return Ok(false);
         }
         let max_bytes = shared.max_transfer_bytes.load(Ordering::Relaxed);
         let reads = shared.reads.load(Ordering::Relaxed);
-        let epoch = self.regions.epoch();
+        let epoch = queues.regions.epoch();
         let (mut copied, mut without_memory) = (Ok(()), None);
         let posted = queue.post(&mut queue.post_end.lock(), |slot| {
-            if client.segment_pool.lend(slot, submitted.segments) {
-                copied = client.submissions.copy(&client.queues, &submitted, slot);
+            if self.segment_pool.lend(slot, submitted.segments) {
+                copied = self.submissions.copy(&self.queues, &submitted, slot);
             } else {
                 let header = submitted.without_segments();
-                copied = client.submissions.copy(&client.queues, &header, slot);
+                copied = self.submissions.copy(&self.queues, &header, slot);
                 slot.fault = status::DESC_FLUSHED_ERROR;
                 without_memory = Some(operation_of(slot, kind));
             }
             slot.epoch = epoch.wrapping_sub(1);
             check(slot, kind, reads, max_bytes);
             if copied.is_err() || slot.fault != 0 {
-                client.segment_pool.take_back(slot);
+                self.segment_pool.take_back(slot);
                 slot.forget_segments();
             }
         });
@@ -528,26 +511,29 @@ impl Datapath {
         if !posted {
             return Err(ProtocolViolation("work queue overflow"));
         }
-        client.submissions.advance(&submitted);
-        client.uncompleted += 1;
-        count(&client.counters.submitted);
+        self.submissions.advance(&submitted);
+        self.uncompleted += 1;
+        count(&self.counters.submitted);
         if let Some(operation) = without_memory {
-            client.fail_without_memory(shared, submitted.vi, operation);
-            self.enqueue(vi);
+            self.fail_without_memory(shared, submitted.vi, operation);
+            queues.enqueue(vi);
         }
         let flushes = match kind {
             QueueKind::Send => {
-                self.enqueue(vi);
+                queues.enqueue(vi);
                 shared.state() != ViState::Connected
             }
             QueueKind::Receive => {
                 if shared.notify_receives.load(Ordering::Relaxed) {
-                    self.enqueue(shared.index);
+                    queues.enqueue(vi);
                 }
                 shared.state() == ViState::Error
             }
         };
-        Ok(Some(flushes.then_some((vi, kind))))
+        if flushes {
+            queues.flush(vi, kind);
+        }
+        Ok(true)
     }
 }
 

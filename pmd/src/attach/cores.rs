@@ -13,6 +13,7 @@ use pmd_port::wake::Slept;
 use vi_core::sync::{AtomicBool, AtomicU64, Ordering};
 use vi_core::sys;
 
+use super::client::Clients;
 use crate::config::{Idle, ProcessConfig};
 use crate::device::Device;
 use crate::open::OpenError;
@@ -304,8 +305,8 @@ impl Nic {
             return SleepDecision::NicDown;
         };
         let source = backend.arm();
-        if let Some(poller) = backend.state_mut() {
-            poller.path.clients.prepare_sleep();
+        if let Some(clients) = Clients::of_backend(backend) {
+            clients.prepare_sleep();
         }
         let worked = backend.poll_thoroughly(&self.device.shared.doorbells);
         self.device.wake_waiters(backend);
@@ -317,13 +318,14 @@ impl Nic {
             .map_or(UPKEEP, Duration::from_nanos);
         // An application whose completion ring is full wakes the thread when it has made space, or never: it is checked
         // at intervals, and does not keep the core awake.
-        let poller = backend.state();
-        let longest = match poller.is_some_and(|poller| poller.path.clients.has_pending_entries()) {
+        let longest = match Clients::of_backend(backend)
+            .is_some_and(|clients| clients.has_pending_entries())
+        {
             true => LONGEST_BLIND_SLEEP,
             false => UPKEEP,
         };
         let limit = timer.clamp(SHORTEST_SLEEP, longest);
-        let now_ns = poller.map_or(0, |poller| poller.clock.last_ns());
+        let now_ns = backend.state().map_or(0, |poller| poller.clock.last_ns());
         let until_ns = now_ns + limit.as_nanos() as u64;
         self.device.poll_thread.core.prepare_sleep(until_ns);
         SleepDecision::SleepOn(source, limit)
@@ -336,8 +338,8 @@ impl Nic {
         if let Some(backend) = held.as_mut() {
             backend.disarm();
             backend.refresh_clock();
-            if let Some(poller) = backend.state().map(|poller| &poller.path.clients) {
-                poller.finish_sleep();
+            if let Some(clients) = Clients::of_backend(backend) {
+                clients.finish_sleep();
             }
         }
     }
@@ -488,9 +490,10 @@ mod tests {
         let report = |errors: usize| {
             let mut held = device.lock();
             let poller = held.as_mut().and_then(Backend::state_mut).unwrap();
-            let id = poller.path.add_client(unresponsive_client());
+            let id = Clients::attach(&mut poller.path, unresponsive_client());
             for _ in 0..errors {
-                poller.path.clients.report(id, &AsyncEvent::of_nic());
+                let clients = Clients::of(&mut poller.path).unwrap();
+                clients.report(id, &AsyncEvent::of_nic());
                 poller.path.deliver_completions();
             }
         };

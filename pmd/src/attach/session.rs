@@ -13,7 +13,7 @@ use vi_core::sys;
 use vi_types::{CallError, HostAddress, Limit, Outcome, PtagHandle, ResourceError, ViAttributes};
 
 use super::accounts::Account;
-use super::client::{ClientCounters, ClientId, Clients};
+use super::client::{ClientCounters, Clients};
 use super::client_slots::ClientSlot;
 use super::limiters::{self, RateLimiter};
 use super::mapped_files::ApplicationFiles;
@@ -22,6 +22,7 @@ use super::reservations::{Reservations, UsedNames};
 use super::server::{ApplicationStatus, out_of_descriptors};
 use super::socket::{Peer, Socket, send_parts};
 use crate::config::{NicConfig, Quota};
+use crate::datapath::ClientId;
 use crate::device::Device;
 use crate::nic;
 use crate::nic_backend::Backend;
@@ -243,8 +244,7 @@ impl Session {
         }
         let (mut client, mut left) = (None, false);
         if let Some(backend) = self.device.lock().as_mut() {
-            client =
-                (backend.state_mut()).and_then(|poller| poller.path.clients.remove(self.client));
+            client = Clients::of_backend(backend).and_then(|clients| clients.remove(self.client));
             // Notifies its peers at once.
             backend.poll(&self.device.shared.doorbells);
             self.device.wake_waiters(backend);
@@ -341,9 +341,11 @@ impl Session {
             let Some(client) = self.client() else {
                 return;
             };
-            needed = clients(backend).map_or(0, |clients| clients.polls_per_ring(client));
+            needed =
+                Clients::of_backend(backend).map_or(0, |clients| clients.polls_per_ring(client));
             backend.poll(&self.device.shared.doorbells);
-            let is_last = clients(backend).is_none_or(|clients| clients.is_drained(client));
+            let is_last =
+                Clients::of_backend(backend).is_none_or(|clients| clients.is_drained(client));
             self.device.wake_waiters(backend);
             if is_last {
                 return;
@@ -527,8 +529,9 @@ impl Session {
         let mut held = self.device.lock();
         if let Some(poller) = held.as_mut().and_then(Backend::state_mut)
             && let Some(client) = self.client()
+            && let Some(clients) = Clients::of(&mut poller.path)
         {
-            poller.path.clients.report(client, event);
+            clients.report(client, event);
             poller.path.deliver_completions();
         }
     }
@@ -590,10 +593,6 @@ impl Session {
         transport.set_user(index, self.peer.uid);
         Ok(())
     }
-}
-
-fn clients(backend: &mut Backend) -> Option<&mut Clients> {
-    Some(&mut backend.state_mut()?.path.clients)
 }
 
 #[cfg(test)]

@@ -176,8 +176,8 @@ mod tests {
     use vi_types::{PtagHandle, ViAttributes};
 
     use super::*;
-    use crate::attach::client::ClientId;
     use crate::config::{Limits, Network, NicConfig};
+    use crate::datapath::ClientId;
     use crate::lookup::vi_of;
     use crate::nic;
 

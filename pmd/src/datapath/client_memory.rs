@@ -5,22 +5,8 @@ use vi_core::memory::transfer::{RdmaRange, SegmentRange, TransferEnd};
 use vi_core::memory::{Access, TagCheck};
 use vi_core::posted_descriptor::{self, Cursor};
 use vi_core::queue::Slot;
-use vi_types::ViIndex;
 
-use super::{Datapath, Memory, ViPath};
-
-impl Datapath {
-    /// Splits the data path into a VI and the access to its memory.
-    #[inline(always)]
-    pub(super) fn parts(&mut self, vi: ViIndex) -> (Option<&mut ViPath>, Memory<'_>) {
-        let path = self.vis.get_mut(vi.0 as usize).and_then(Option::as_mut);
-        let memory = Memory {
-            regions: self.regions,
-            mover: &mut self.mover,
-        };
-        (path, memory)
-    }
-}
+use super::Memory;
 
 impl Memory<'_> {
     /// Copies message bytes out of the data segments of a slot. Returns false if the segments are

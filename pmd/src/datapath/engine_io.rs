@@ -6,7 +6,6 @@ use vi_core::descriptor::{control, send_operation};
 use vi_core::events::AsyncEvent;
 use vi_core::memory::{Access, copy};
 use vi_core::posted_descriptor::{Cursor, still_valid};
-use vi_core::sync::Ordering;
 use vi_core::waiters::Event;
 use vi_engine::{EngineIo, Moved, Transmit};
 use vi_types::{
@@ -14,8 +13,7 @@ use vi_types::{
     ViState, Waiter, status,
 };
 
-use super::{Datapath, Slot, eof};
-use crate::attach::shared_queues::OpCode;
+use super::{Datapath, Memory, Slot, eof, path_of, shortcut};
 use crate::call_waiters::Object;
 
 impl QueueIo for Datapath {
@@ -188,23 +186,14 @@ impl QueueIo for Datapath {
     }
 
     fn report(&mut self, vi: ViIndex, error: AsyncError) {
-        let Some(path) = self.vi(vi) else {
+        let Some(path) = path_of(&mut self.vis, vi) else {
             return;
         };
         let (nic, handle) = (path.shared.nic, path.handle);
-        let mut event = AsyncEvent::of_vi(handle, path.shared.nic_handle(), error);
-        match path.client {
-            // In order with the completions: the VI may be destroyed when a handler is called.
-            Some(client) => {
-                let in_connection = OpCode {
-                    op_code: event.op_code,
-                    is_orderly: event.is_orderly,
-                    connection: path.shared.disconnects.load(Ordering::Relaxed) as u16,
-                };
-                event.op_code = in_connection.word();
-                self.clients.report(client, &event);
-            }
-            None => self.events.push(event),
+        let event = AsyncEvent::of_vi(handle, path.shared.nic_handle(), error);
+        match (path.client, &mut self.served) {
+            (Some(client), Some(served)) => served.report_of_vi(client, path, event),
+            _ => self.events.push(event),
         }
         if error == AsyncError::ConnectionLost && self.lowered_mtu.is_some() {
             self.note_break_by_mtu(nic, handle);
@@ -340,7 +329,14 @@ impl EngineIo for Datapath {
         offset_bytes: u32,
         bytes: u32,
     ) -> Moved {
-        self.move_part(vi, other, operation, offset_bytes, bytes)
+        let Self {
+            vis,
+            regions,
+            mover,
+            ..
+        } = self;
+        let (between, part) = ((vi, other), (offset_bytes, bytes));
+        shortcut::move_part(vis, Memory { regions, mover }, between, operation, part)
     }
 }
 

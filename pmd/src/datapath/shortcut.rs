@@ -11,102 +11,98 @@ use vi_core::queue::Slot;
 use vi_engine::Moved;
 use vi_types::{Operation, ViIndex};
 
-use super::{Datapath, ViPath};
+use super::{Memory, ViPath};
 
-impl Datapath {
-    /// Copies a part of the message whose descriptor is next on the send queue of `vi`; see
-    /// [`vi_engine::EngineIo::move_message`].
-    pub(super) fn move_part(
-        &mut self,
-        vi: ViIndex,
-        other: ViIndex,
-        operation: Operation,
-        offset_bytes: u32,
-        bytes: u32,
-    ) -> Moved {
-        let regions = self.regions;
-        let indices = [vi.0 as usize, other.0 as usize];
-        let Ok([Some(own), Some(other)]) = self.vis.get_disjoint_mut(indices) else {
-            return Moved::RemoteInvalid;
-        };
-        let queue = &own.shared.send;
-        // SAFETY: we hold the backend lock; the reference ends with this call, and the only other
-        // one is to a slot of the other VI.
-        let Some(slot) = (unsafe { queue.ahead(own.in_flight) }) else {
-            return Moved::LocalInvalid;
-        };
-        if !still_valid(slot, regions, own.tag, slot.access()) {
-            return Moved::LocalInvalid;
+/// Copies a part of the message whose descriptor is next on the send queue of `vi`; see
+/// [`vi_engine::EngineIo::move_message`].
+pub(super) fn move_part(
+    vis: &mut [Option<ViPath>],
+    Memory { regions, mover }: Memory<'_>,
+    (vi, other): (ViIndex, ViIndex),
+    operation: Operation,
+    (offset_bytes, bytes): (u32, u32),
+) -> Moved {
+    let indices = [vi.0 as usize, other.0 as usize];
+    let Ok([Some(own), Some(other)]) = vis.get_disjoint_mut(indices) else {
+        return Moved::RemoteInvalid;
+    };
+    let queue = &own.shared.send;
+    // SAFETY: we hold the backend lock; the reference ends with this call, and the only other
+    // one is to a slot of the other VI.
+    let Some(slot) = (unsafe { queue.ahead(own.in_flight) }) else {
+        return Moved::LocalInvalid;
+    };
+    if !still_valid(slot, regions, own.tag, slot.access()) {
+        return Moved::LocalInvalid;
+    }
+    if own.tag.is_client() || other.tag.is_client() {
+        let between = (slot.mapped_address(offset_bytes, bytes)).zip(match operation {
+            Operation::Send => mapped_target(other, regions, offset_bytes, bytes),
+            Operation::Write { .. } | Operation::Read { .. } => None,
+        });
+        if let Some((from, to)) = between {
+            // SAFETY: both belong to applications and were found valid in this epoch, one for
+            // reading and one for writing; deregistration begins another epoch, which needs
+            // the backend lock.
+            unsafe { copy::between(from, to, bytes as usize) };
+            return Moved::All;
         }
-        if own.tag.is_client() || other.tag.is_client() {
-            let between = (slot.mapped_address(offset_bytes, bytes)).zip(match operation {
-                Operation::Send => mapped_target(other, regions, offset_bytes, bytes),
-                Operation::Write { .. } | Operation::Read { .. } => None,
-            });
-            if let Some((from, to)) = between {
-                // SAFETY: both belong to applications and were found valid in this epoch, one for
-                // reading and one for writing; deregistration begins another epoch, which needs
-                // the backend lock.
-                unsafe { copy::between(from, to, bytes as usize) };
-                return Moved::All;
+        let moved = move_for_clients(
+            (own, slot),
+            other,
+            (regions, mover),
+            operation,
+            (offset_bytes, bytes),
+        );
+        return match moved {
+            Ok(()) => Moved::All,
+            Err(Fault::Source) if matches!(operation, Operation::Read { .. }) => {
+                Moved::RemoteInvalid
             }
-            let moved = move_for_clients(
-                (own, slot),
-                other,
-                (regions, &mut self.mover),
-                operation,
-                (offset_bytes, bytes),
-            );
-            return match moved {
-                Ok(()) => Moved::All,
-                Err(Fault::Source) if matches!(operation, Operation::Read { .. }) => {
-                    Moved::RemoteInvalid
+            Err(Fault::Target) if matches!(operation, Operation::Read { .. }) => {
+                Moved::LocalInvalid
+            }
+            Err(Fault::Source) => Moved::LocalInvalid,
+            Err(Fault::Target) => Moved::RemoteInvalid,
+        };
+    }
+    let remote_part =
+        |remote, access| remote_part(other, regions, remote, offset_bytes, bytes, access);
+    let fits = match operation {
+        Operation::Send => move_send(
+            &mut own.send_cursor,
+            slot,
+            other,
+            regions,
+            offset_bytes,
+            bytes,
+        ),
+        Operation::Write { remote } => {
+            let at = remote_part(remote, Access::RemoteWrite);
+            at.is_some_and(|at| {
+                // SAFETY: the segments were found valid just now, for reading, and so was
+                // the target, for writing; deregistration needs the backend lock.
+                unsafe {
+                    write_in_order(&mut own.send_cursor, slot.data(), offset_bytes, at, bytes)
                 }
-                Err(Fault::Target) if matches!(operation, Operation::Read { .. }) => {
-                    Moved::LocalInvalid
-                }
-                Err(Fault::Source) => Moved::LocalInvalid,
-                Err(Fault::Target) => Moved::RemoteInvalid,
-            };
+            })
         }
-        let remote_part =
-            |remote, access| remote_part(other, regions, remote, offset_bytes, bytes, access);
-        let fits = match operation {
-            Operation::Send => move_send(
-                &mut own.send_cursor,
-                slot,
-                other,
-                regions,
-                offset_bytes,
-                bytes,
-            ),
-            Operation::Write { remote } => {
-                let at = remote_part(remote, Access::RemoteWrite);
-                at.is_some_and(|at| {
-                    // SAFETY: the segments were found valid just now, for reading, and so was
-                    // the target, for writing; deregistration needs the backend lock.
-                    unsafe {
-                        write_in_order(&mut own.send_cursor, slot.data(), offset_bytes, at, bytes)
-                    }
+        Operation::Read { remote } => {
+            let at = remote_part(remote, Access::RemoteRead);
+            at.is_some_and(|at| {
+                let cursor = own.read_cursor.of(queue.sequence(own.in_flight));
+                cursor.walk(slot.data(), offset_bytes, bytes as usize, |to, piece| {
+                    // SAFETY: the source was found valid just now, and so was the segment,
+                    // for writing, as the operation requires. Deregistration needs the backend lock.
+                    unsafe { copy::between(at + piece.start as u64, to, piece.len()) };
                 })
-            }
-            Operation::Read { remote } => {
-                let at = remote_part(remote, Access::RemoteRead);
-                at.is_some_and(|at| {
-                    let cursor = own.read_cursor.of(queue.sequence(own.in_flight));
-                    cursor.walk(slot.data(), offset_bytes, bytes as usize, |to, piece| {
-                        // SAFETY: the source was found valid just now, and so was the segment,
-                        // for writing, as the operation requires. Deregistration needs the backend lock.
-                        unsafe { copy::between(at + piece.start as u64, to, piece.len()) };
-                    })
-                })
-            }
-        };
-        if fits {
-            Moved::All
-        } else {
-            Moved::RemoteInvalid
+            })
         }
+    };
+    if fits {
+        Moved::All
+    } else {
+        Moved::RemoteInvalid
     }
 }
 

@@ -139,7 +139,9 @@ impl<T: Polled> NicBackend for Poller<T> {
         path.calls.notify(Object::Connection(vi));
         match path.vis.get_mut(vi.0 as usize).and_then(Option::take) {
             Some(removed) => {
-                path.clients.remove_vi(&removed);
+                if let Some((client, served)) = removed.client.zip(path.served.as_mut()) {
+                    served.remove_vi(client, &removed);
+                }
                 [removed.send_target.cq, removed.recv_target.cq]
             }
             None => [None, None],

@@ -1,6 +1,6 @@
 //! Events of a port: stations that join and leave, MTU changes, and failures.
 
-use pmd_port::{PortEvent, PortFailure, RingFailure};
+use pmd_port::{MtuChange, PortEvent, PortFailure, RingFailure};
 use vi_core::events::AsyncEvent;
 use vi_core::waiters::Event;
 
@@ -29,7 +29,7 @@ impl PollState {
                 PortEvent::Left(station) => {
                     transport.station_left(now_ns, station.mac, &mut self.path);
                 }
-                PortEvent::MtuChanged(change) => self.path.note_mtu(change),
+                PortEvent::MtuChanged(change) => self.note_mtu(change),
                 PortEvent::RingFailed(failure) => self.warn_ring_failed(failure),
                 PortEvent::Unreachable(mac) => {
                     transport.station_unreachable(now_ns, mac, &mut self.path);
@@ -38,6 +38,27 @@ impl PollState {
             }
         }
         self.port_events = events;
+    }
+
+    /// Logs that the MTU was lowered below the port's frames, or is sufficient again.
+    #[cold]
+    fn note_mtu(&mut self, change: MtuChange) {
+        let interface = &self.path.port.capabilities().device;
+        let MtuChange {
+            opened_bytes,
+            now_bytes,
+            is_too_low,
+        } = change;
+        if !is_too_low {
+            log::info!("{interface}: the MTU is {now_bytes} bytes, which is enough again");
+            self.path.lowered_mtu = None;
+            return;
+        }
+        log::warn!(
+            "{interface}: the MTU was lowered from {opened_bytes} to {now_bytes} bytes: longer frames are dropped, sent \
+             or received: `ip link set {interface} mtu {opened_bytes}`"
+        );
+        self.path.lowered_mtu = Some(change);
     }
 
     /// Logs, once, why frames of this port are dropped in shared memory.

@@ -1,9 +1,9 @@
-//! Reports to the applications at the end of a poll, of bounded work: completions, errors, and waiting calls.
+//! Reports to an application at the end of a poll, of bounded work: completions and errors.
 
 use vi_core::sync::Ordering;
 
-use super::{Client, ClientId, vi_id};
-use crate::datapath::Datapath;
+use super::{Client, vi_id};
+use crate::datapath::{ClientId, ViPath};
 
 impl Client {
     /// Reports pending errors, which follow all earlier completions.
@@ -22,41 +22,30 @@ impl Client {
         self.report_budget = self.limits.reports_per_poll();
         is_left
     }
-}
 
-impl Datapath {
-    /// Reports pending completions and errors to the applications, to each within its budget, and wakes those that
-    /// sleep and their waiting calls, at the end of a poll. True if any of that is left for the next poll.
-    #[inline(never)]
-    pub(crate) fn deliver_completions(&mut self) -> bool {
-        let mut is_left = false;
-        for slot_index in 0..self.clients.slots.len() {
-            let Some(client) = self.clients.slots[slot_index].as_deref_mut() else {
-                continue;
-            };
-            while let Some((vi, kind)) = client.unreported.front().copied() {
-                let path = self.vis.get_mut(vi.0 as usize).and_then(Option::as_mut);
-                let path = path.filter(|path| path.client == Some(ClientId(slot_index as u32)));
-                if let Some(path) = path {
-                    if !client.report_queue(path.shared, vi_id(path), kind) {
-                        break;
-                    }
-                    path.pending_completions[kind as usize] = false;
+    /// Reports pending completions and errors within the budget of a poll, and wakes the application if it sleeps. True
+    /// if any is left that the next poll can report.
+    pub(super) fn deliver(&mut self, id: ClientId, vis: &mut [Option<ViPath>]) -> bool {
+        while let Some((vi, kind)) = self.unreported.front().copied() {
+            let path = vis.get_mut(vi.0 as usize).and_then(Option::as_mut);
+            if let Some(path) = path.filter(|path| path.client == Some(id)) {
+                if !self.report_queue(path.shared, vi_id(path.handle), kind) {
+                    break;
                 }
-                client.unreported.pop_front();
+                path.pending_completions[kind as usize] = false;
             }
-            client.report_errors();
-            is_left |= client.renew_budget();
-            let extra_units = client.segment_pool.extra_units().into();
-            let counters = &client.counters;
-            counters.extra_units.store(extra_units, Ordering::Relaxed);
-            if client.has_new_entries {
-                client.has_new_entries = false;
-                client.queues.wake_application();
-            }
+            self.unreported.pop_front();
         }
-        is_left |= self.calls.wake_due();
-        self.has_undelivered = is_left;
+        self.report_errors();
+        let is_left = self.renew_budget();
+        let extra_units = self.segment_pool.extra_units().into();
+        self.counters
+            .extra_units
+            .store(extra_units, Ordering::Relaxed);
+        if self.has_new_entries {
+            self.has_new_entries = false;
+            self.queues.wake_application();
+        }
         is_left
     }
 }

@@ -5,8 +5,7 @@ use vi_core::events::ErrorCode;
 use vi_core::handle::HandleKind;
 use vi_core::memory::backing::Owner;
 use vi_core::queue::Slot;
-
-use vi_types::{AsyncError, Completion, PtagHandle, Status, ViAttributes};
+use vi_types::{AsyncError, Claim, Completion, PtagHandle, QueueIo, Status, ViAttributes};
 
 use super::*;
 use crate::attach::shared_queues::{CompletionConsumer, RingSizes, SubmissionProducer};
@@ -49,7 +48,7 @@ impl TestNic {
             Arc::clone(&counters),
             limits,
         );
-        let id = with(device, |path| path.add_client(client));
+        let id = with(device, |path| Clients::attach(path, client));
         Self {
             device,
             nic,
@@ -109,7 +108,7 @@ impl TestNic {
     }
 
     fn close(self) {
-        with(self.device, |path| drop(path.clients.remove(self.id)));
+        with(self.device, |path| drop(clients(path).remove(self.id)));
         open::close(self.device, self.nic).unwrap();
     }
 }
@@ -117,6 +116,10 @@ impl TestNic {
 fn with<R>(device: &Device, run: impl FnOnce(&mut Datapath) -> R) -> R {
     let mut held = device.lock();
     run(&mut held.as_mut().and_then(Backend::state_mut).unwrap().path)
+}
+
+fn clients(path: &mut Datapath) -> &mut Clients {
+    Clients::of(path).unwrap()
 }
 
 fn limits() -> Limits {
@@ -180,7 +183,7 @@ fn long_descriptors_count_once_for_each_four_segments() {
     let (device, id) = (served.device, served.id);
     let extra = || {
         with(device, |path| {
-            path.clients.get(id).unwrap().segment_pool.extra_units()
+            clients(path).get(id).unwrap().segment_pool.extra_units()
         })
     };
     // Together they count as seven.
@@ -225,7 +228,7 @@ fn descriptor_without_memory_for_its_segments_fails_its_vi_only() {
     let (device, id) = (served.device, served.id);
     let set_out_of_memory = |is_out_of_memory| {
         with(device, |path| {
-            let client = path.clients.get(id).unwrap();
+            let client = clients(path).get(id).unwrap();
             client.segment_pool.set_out_of_memory(is_out_of_memory);
         });
     };
@@ -347,11 +350,11 @@ fn full_ring_is_drained_after_polls_per_ring_and_a_flooded_one_is_not() {
     let poll = || {
         with(device, |path| {
             path.take_submissions();
-            path.clients.is_drained(id)
+            clients(path).is_drained(id)
         })
     };
     assert!(poll(), "the ring is empty");
-    let polls = with(device, |path| path.clients.polls_per_ring(id));
+    let polls = with(device, |path| clients(path).polls_per_ring(id));
     assert_eq!(polls, served.queues.submissions() / 8);
     fill(&mut served);
     let needed = (1..=polls + 1).find(|_| poll()).unwrap();
@@ -386,7 +389,7 @@ fn segment_pool_memory_is_used_by_posted_descriptors_only() {
     let (device, id) = (served.device, served.id);
     let spare = || {
         with(device, |path| {
-            path.clients.get(id).unwrap().segment_pool.spare()
+            clients(path).get(id).unwrap().segment_pool.spare()
         })
     };
     let vis = [(); 3].map(|()| served.vi(served.nic, served.ptag));
@@ -483,7 +486,7 @@ fn one_poll_reports_limited_completions_and_later_ones_the_rest_in_order() {
         with(device, |path| path.complete_receive(index, done));
     }
     let error = AsyncEvent::of_vi(vi, 0, AsyncError::ConnectionLost);
-    with(device, |path| path.clients.report(served.id, &error));
+    with(device, |path| clients(path).report(served.id, &error));
     let mut completions = CompletionConsumer::default();
     let mut lengths = Vec::new();
     let mut errors = 0;
@@ -541,7 +544,9 @@ fn unread_errors_of_some_vis_displace_no_connection_loss_of_another() {
     let report = |index, error| {
         let vi = RawHandle::pack(HandleKind::Vi, 0, 1, index);
         let event = AsyncEvent::of_vi(vi, served.nic, error);
-        with(served.device, |path| path.clients.report(served.id, &event));
+        with(served.device, |path| {
+            clients(path).report(served.id, &event)
+        });
     };
     for n in 0..10_000 {
         report(n % 100, AsyncError::ReceiveQueueEmpty);

@@ -10,7 +10,7 @@ use vi_core::sync::Ordering;
 use vi_core::sys;
 
 use super::{ServedNic, Server, Sessions, TIMEOUT, out_of_descriptors};
-use crate::attach::client::{Client, ClientCounters, Limits};
+use crate::attach::client::{Client, ClientCounters, Clients, Limits};
 use crate::attach::client_slots::{ClientSlot, SlotLimits};
 use crate::attach::limiters::{self, PendingConnection};
 use crate::attach::message::{Description, Reply, Request};
@@ -156,7 +156,7 @@ impl Server {
             let mut held = device.lock();
             let poller = held.as_mut().and_then(Backend::state_mut);
             let poller = poller.ok_or_else(|| Reply::Refused(format!("NIC {name} is down")))?;
-            poller.path.add_client(client)
+            Clients::attach(&mut poller.path, client)
         };
         let session = Session::new(
             device,

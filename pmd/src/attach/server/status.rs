@@ -8,7 +8,7 @@ use vi_core::sync::Ordering;
 use vi_types::{ViIndex, ViState};
 
 use super::{Core, ServedNic, Session};
-use crate::attach::client::ClientId;
+use crate::datapath::ClientId;
 use crate::device::Device;
 use crate::nic::{self, NeighbourPort, OwnPort};
 use crate::nic_backend::Backend;

@@ -10,6 +10,7 @@ use pmd_port::PortFailure;
 use vi_types::{Discriminator, HostAddress, NetAddress};
 
 use super::*;
+use crate::attach::client::Clients;
 use crate::nic_backend::Backend;
 use crate::testkit::lingering_connection;
 
@@ -211,8 +212,7 @@ fn wait_until_unused(server: &Server) {
     loop {
         let is_served = {
             let mut held = device.lock();
-            let poller = held.as_mut().and_then(Backend::state_mut).unwrap();
-            poller.path.clients.has_any()
+            Clients::of_backend(held.as_mut().unwrap()).is_some_and(|clients| clients.has_any())
         };
         if !is_served && server.sessions().is_empty() && device.nic_handles.count() == 1 {
             return;

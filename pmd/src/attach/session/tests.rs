@@ -275,7 +275,7 @@ fn second_end_of_a_session_does_not_remove_the_next_client_with_its_id() {
     let add = || {
         let mut held = process.device.lock();
         let poller = held.as_mut().and_then(Backend::state_mut).unwrap();
-        poller.path.add_client(client())
+        Clients::attach(&mut poller.path, client())
     };
     assert_eq!(add(), ClientId(0));
     // As a stopping process does with all sessions.

@@ -20,8 +20,7 @@ fn rings_are_sealed_before_a_poller_serves_them() {
     let device = server.nics[0].device;
     let has_any = || {
         let mut held = device.lock();
-        let poller = held.as_mut().and_then(Backend::state_mut).unwrap();
-        poller.path.clients.has_any()
+        Clients::of_backend(held.as_mut().unwrap()).is_some_and(|clients| clients.has_any())
     };
     assert!(!has_any());
     attach_socket.send(&Request::RingsMapped, &[]).unwrap();

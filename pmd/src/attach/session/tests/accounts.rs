@@ -41,7 +41,7 @@ impl Application {
         let client = {
             let mut held = process.device.lock();
             let poller = held.as_mut().and_then(Backend::state_mut).unwrap();
-            poller.path.add_client(client_of(uid))
+            Clients::attach(&mut poller.path, client_of(uid))
         };
         let init = process.init(client.0);
         let number = process.device.shared.number;
