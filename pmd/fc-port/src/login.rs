@@ -16,171 +16,97 @@
 //!
 //! | module | contents |
 //! | --- | --- |
+//! | `receive` | received frames: their checks, and the parts that handle them |
+//! | `context` | what all parts use: time, configuration, exchanges, counters |
+//! | `table`, `port` | the table of remote ports; one of them: its state, timer and login |
 //! | `state` | the states of a remote port |
-//! | `port`, `table` | a remote port: its state, timer, exchange and login; the table of them |
-//! | `parameters` | login parameters and their negotiation |
-//! | `port_output` | requests and events due, derived from the states |
-//! | `request`, `process` | requests of other ports, and the answers |
-//! | `reply` | replies to our requests |
-//! | `accepted` | accepted requests, against duplicates |
+//! | `own_request` | a request of ours to a port, and its exchange |
+//! | `request`, `process` | requests of a port |
+//! | `reply` | replies of a port |
 //! | `login_verification` | verification that a port is still logged in |
+//! | `query` | the query for the host of a port |
+//! | `responder`, `refusal` | the queue of answers; refusals |
 //! | `abort` | exchanges that other ports abort |
-//! | `farp`, `hosts` | resolution of host addresses to N_Ports |
-//! | `query` | the host address of a port |
-//! | `frames` | frames to send |
+//! | `hosts`, `farp` | resolution of host addresses to N_Ports; its frames |
+//! | `parameters` | login parameters and their negotiation |
+//! | `accepted` | accepted requests, against duplicates |
 //! | `exchanges` | the OX_IDs of our requests |
+//! | `frames` | frames to send, and received ones |
+//! | `event` | what is reported |
 //! | `synonym` | the checks that detect stale frames, by name |
 
 mod abort;
 mod accepted;
 mod config;
+mod context;
 mod counters;
+mod event;
 mod exchanges;
 mod farp;
 mod frames;
 mod hosts;
 mod login_verification;
+mod own_request;
 mod parameters;
 mod port;
-mod port_output;
 mod process;
 mod query;
+mod receive;
+mod refusal;
 mod reply;
 mod request;
+mod responder;
 mod state;
 mod synonym;
 mod table;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
-
 use fcvi_frame::fc::NPortId;
 use vi_types::HostAddress;
 
 pub use config::LoginConfig;
 pub use counters::{LoginCounter, LoginCounters};
+pub use event::{LoginEvent, LoginFailure, LogoutReason, PortLogin, PortView};
 pub use frames::{Carrier, ElsOut, FipService};
-pub use port::{LoginFailure, LogoutReason, PortLogin, PortView};
+pub use hosts::TooManyHosts;
 pub use state::PortState;
 
 use crate::Neighbour;
-use crate::random::Random;
-use crate::rate_limiter::RateLimiter;
-use accepted::AcceptedRequests;
-use exchanges::ExchangeIds;
+use context::Context;
 use hosts::Hosts;
+use login_verification::Doubt;
 use port::RemotePort;
+use responder::Responder;
 use state::Event;
-
-/// An event of the login machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoginEvent {
-    /// The port is logged in: the FC-4 protocol may be used with it.
-    LoggedIn(PortLogin),
-    /// The port is not logged in any more: its exchanges with us have ended.
-    LoggedOut {
-        /// Its Port_Name.
-        port_name: u64,
-        /// The N_Port_ID that it had.
-        id: NPortId,
-        /// Why.
-        reason: LogoutReason,
-    },
-    /// A login failed. Another one is tried later.
-    LoginFailed {
-        /// Its Port_Name.
-        port_name: u64,
-        /// Its N_Port_ID.
-        id: NPortId,
-        /// Why.
-        reason: LoginFailure,
-    },
-    /// The host that a logged-in port belongs to.
-    Host {
-        /// The port.
-        id: NPortId,
-        /// Its host.
-        host: HostAddress,
-    },
-    /// An answer to [`LoginMachine::resolve`].
-    Resolved {
-        /// The resolved host address.
-        host: HostAddress,
-        /// One of the host's N_Ports, each reported once; `None` at the end of the resolution,
-        /// after which no further port follows.
-        id: Option<NPortId>,
-    },
-}
-
-/// The table of host addresses that are being resolved is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooManyHosts;
-
-impl std::fmt::Display for TooManyHosts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("too many host addresses are being resolved")
-    }
-}
-
-impl std::error::Error for TooManyHosts {}
+use table::PortTable;
 
 /// Logins of one N_Port, and the N_Ports of other hosts.
 #[derive(Debug)]
 pub struct LoginMachine {
-    config: LoginConfig,
-    id: Option<NPortId>,
-    is_closing: bool,
-    ports: Vec<Option<RemotePort>>,
-    /// The N_Port_ID of each slot of `ports`, so that a flood is looked up in few cache lines; 0 in
-    /// free slots.
-    ids: Vec<NPortId>,
+    context: Context,
+    ports: PortTable,
     hosts: Hosts,
-    exchanges: ExchangeIds,
-    accepted: AcceptedRequests,
-    random: Random,
-    answers: VecDeque<ElsOut>,
-    /// A port or a host changed since `next_ns` was found.
-    changed: bool,
+    responder: Responder,
+    next_ns: Option<u64>,
     /// A request may be due.
     may_send: bool,
     /// An event may be due.
     may_have_event: bool,
-    next_ns: Option<u64>,
-    generation: u64,
-    unlogged_answers: RateLimiter,
-    counters: LoginCounters,
 }
 
 impl LoginMachine {
     /// Creates a machine without N_Port_ID and neighbours. `seed`: 64 random bits.
     #[must_use]
     pub fn new(config: LoginConfig, seed: u64) -> Self {
-        let mut random = Random::new(seed);
         Self {
-            id: None,
-            is_closing: false,
-            ports: vec![None; usize::from(config.max_neighbours)],
-            ids: vec![NPortId::default(); usize::from(config.max_neighbours)],
+            ports: PortTable::new(config.max_neighbours),
             hosts: Hosts::new(&config),
-            exchanges: ExchangeIds::new(
-                config.first_ox_id,
-                config.ox_ids,
-                config.max_neighbours,
-                random.next(),
-                config.r_a_tov_ns,
-            ),
-            accepted: AcceptedRequests::new(config.max_neighbours, config.r_a_tov_ns),
-            random,
-            answers: VecDeque::with_capacity(usize::from(config.max_answers)),
-            changed: false,
+            responder: Responder::new(config.max_answers),
+            context: Context::new(config, seed),
+            next_ns: None,
             may_send: false,
             may_have_event: false,
-            next_ns: None,
-            generation: 0,
-            unlogged_answers: RateLimiter::default(),
-            counters: LoginCounters::default(),
-            config,
         }
     }
 
@@ -188,74 +114,86 @@ impl LoginMachine {
     /// neighbours, which discovery reports again; pending resolutions of host addresses are
     /// restarted.
     pub fn set_id(&mut self, now_ns: u64, id: Option<NPortId>) {
-        if self.id == id {
+        let context = &mut self.context;
+        if context.id == id {
             return;
         }
-        self.id = id;
-        for at in 0..self.ports.len() {
-            self.remove(now_ns, at, LogoutReason::IdLost);
-        }
-        self.answers.clear();
-        self.changed = true;
-        self.hosts.restart(now_ns, id.is_some());
-        if let (Some(id), Some(host)) = (id, self.config.host) {
-            self.hosts.add_port(host, id);
-        }
+        context.now_ns = now_ns;
+        context.id = id;
+        context.changed = true;
+        let (hosts, reason) = (&mut self.hosts, LogoutReason::IdLost);
+        self.ports.remove(context, hosts, reason, |_| true);
+        self.responder.answers.clear();
+        self.hosts.restart(context);
         self.update_deadline();
     }
 
     /// Returns our N_Port_ID.
     #[must_use]
     pub fn id(&self) -> Option<NPortId> {
-        self.id
+        self.context.id
     }
 
     /// Adds a neighbour that discovery found, or updates it. Ignored without an N_Port_ID of our
     /// own.
     pub fn neighbour_found(&mut self, now_ns: u64, neighbour: &Neighbour) {
-        self.add_or_update(now_ns, neighbour);
+        self.context.now_ns = now_ns;
+        self.ports
+            .add_or_update(&mut self.context, &mut self.hosts, neighbour);
         self.update_deadline();
     }
 
     /// Starts the login with a neighbour, whose first beacon was received.
     pub fn neighbour_ready(&mut self, now_ns: u64, neighbour: &Neighbour) {
-        if let Some(at) = self.add_or_update(now_ns, neighbour)
-            && !self.is_closing
-        {
-            self.apply(now_ns, at, Event::Ready, None);
+        self.context.now_ns = now_ns;
+        let context = &mut self.context;
+        let port = self
+            .ports
+            .add_or_update(context, &mut self.hosts, neighbour);
+        if let Some(port) = port.filter(|_| !context.is_closing) {
+            port.apply(context, Event::Ready, None);
+        }
+        self.update_deadline();
+    }
+
+    /// Verifies the login with a port: discovery found another port with its name or N_Port_ID. If it
+    /// ends, the reason is [`LogoutReason::NotConfirmed`].
+    pub fn neighbour_doubted(&mut self, now_ns: u64, port_name: u64) {
+        self.context.now_ns = now_ns;
+        let is_doubted = |port: &&mut RemotePort| port.neighbour.port_name == port_name;
+        if let Some(port) = self.ports.iter_mut().find(is_doubted) {
+            port.verify(&mut self.context, Doubt::DISCOVERY);
         }
         self.update_deadline();
     }
 
     /// Removes a neighbour that discovery lost.
     pub fn neighbour_gone(&mut self, now_ns: u64, port_name: u64) {
-        if let Some(at) = self.find(|port| port.neighbour.port_name == port_name) {
-            self.remove(now_ns, at, LogoutReason::Gone);
-        }
+        self.context.now_ns = now_ns;
+        let (context, hosts) = (&mut self.context, &mut self.hosts);
+        let is_gone = |known: &Neighbour| known.port_name == port_name;
+        self.ports
+            .remove(context, hosts, LogoutReason::Gone, is_gone);
         self.update_deadline();
     }
 
     /// Logs out of every port, and accepts no login any more. [`LoginMachine::is_closed`] reports
     /// when all ports have answered or timed out.
     pub fn close(&mut self, now_ns: u64) {
-        self.is_closing = true;
-        for at in 0..self.ports.len() {
-            self.apply(now_ns, at, Event::Logout, None);
-            if let Some(port) = self.ports[at].as_mut()
-                && port.state == PortState::LoggedOut
-            {
-                port.deadline_ns = None;
-            }
+        self.context.now_ns = now_ns;
+        self.context.is_closing = true;
+        self.context.changed = true;
+        for port in self.ports.iter_mut() {
+            port.close(&mut self.context);
         }
-        self.changed = true;
         self.update_deadline();
     }
 
     /// Reports whether the machine was closed and no LOGO is unanswered.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        let leaving = |port: &RemotePort| port.state == PortState::LogoSent && !port.removed;
-        self.is_closing && !self.ports.iter().flatten().any(leaving)
+        let leaving = |port: &RemotePort| port.state == PortState::LogoSent;
+        self.context.is_closing && !self.ports.iter().any(leaving)
     }
 
     /// Returns the time at which [`LoginMachine::handle_timeout`] is to be called next.
@@ -269,37 +207,54 @@ impl LoginMachine {
         if self.next_ns.is_none_or(|at_ns| now_ns < at_ns) {
             return;
         }
-        for at in 0..self.ports.len() {
-            let due =
-                self.ports[at].is_some_and(|port| port.deadline_ns.is_some_and(|d| d <= now_ns));
-            if due {
-                self.apply(now_ns, at, Event::Timeout, None);
+        let context = &mut self.context;
+        context.now_ns = now_ns;
+        context.changed = true;
+        for port in self.ports.iter_mut() {
+            port.timeout(context);
+        }
+        for slot in self.ports.slots() {
+            if let Some((id, doubt)) = self.ports.verification_timeout(context, slot) {
+                self.responder
+                    .confirm_logout(context, &mut self.ports, id, &doubt);
             }
         }
-        self.verifications_timeout(now_ns);
-        self.queries_timeout(now_ns);
-        self.hosts_timeout(now_ns);
+        for port in self.ports.iter_mut() {
+            port.host.timeout(context);
+        }
+        self.hosts.timeout(context);
         self.update_deadline();
+    }
+
+    /// Updates the next deadline, at the end of each call.
+    fn update_deadline(&mut self) {
+        if !std::mem::take(&mut self.context.changed) {
+            return;
+        }
+        let ports = self.ports.iter().flat_map(RemotePort::deadlines);
+        self.next_ns = ports.chain(self.hosts.deadlines()).min();
+        self.may_send = true;
+        self.may_have_event = true;
     }
 
     /// Returns the next frame to send. A frame that the port has no room for may be dropped: it
     /// counts as lost in the network.
     pub fn poll_outbound(&mut self) -> Option<ElsOut> {
-        let id = self.id?;
-        if let Some(answer) = self.answers.pop_front() {
-            self.counters.count(LoginCounter::Answers);
+        let (context, ports) = (&mut self.context, &mut self.ports);
+        let id = context.id?;
+        if let Some(answer) = self.responder.answers.pop_front() {
+            context.counters.count(LoginCounter::Answers);
             return Some(answer);
         }
         if !self.may_send {
             return None;
         }
-        let request = self
-            .unsent_request(id)
-            .or_else(|| self.unsent_verification(id))
-            .or_else(|| self.unsent_query(id))
-            .or_else(|| self.unsent_farp(id));
+        let request = ports
+            .unsent_request(context, id)
+            .or_else(|| farp::unsent_query(context, ports, id))
+            .or_else(|| self.hosts.unsent_request(context, id));
         match request {
-            Some(_) => self.counters.count(LoginCounter::Requests),
+            Some(_) => context.counters.count(LoginCounter::Requests),
             None => self.may_send = false,
         }
         request
@@ -311,10 +266,7 @@ impl LoginMachine {
         if !self.may_have_event {
             return None;
         }
-        // Ends of logins first: the port may be back already, in another slot.
-        let event = (0..self.ports.len()).find_map(|at| self.removed_port_event(at));
-        let event = event.or_else(|| (0..self.ports.len()).find_map(|at| self.port_event(at)));
-        let event = event.or_else(|| self.resolution_event());
+        let event = self.ports.event().or_else(|| self.hosts.event());
         self.may_have_event = event.is_some();
         event
     }
@@ -322,32 +274,49 @@ impl LoginMachine {
     /// Returns the login with the port of this N_Port_ID.
     #[must_use]
     pub fn login(&self, id: NPortId) -> Option<&PortLogin> {
-        let at = self.by_id(id)?;
-        self.ports[at].as_ref()?.login.as_ref()
+        self.ports.login(id)
     }
 
     /// Returns all neighbours and their logins.
     pub fn ports(&self) -> impl Iterator<Item = PortView> + '_ {
-        let known = self.ports.iter().flatten().filter(|port| !port.removed);
-        known.map(|port| PortView {
-            neighbour: port.neighbour,
-            state: port.state,
-            login: port.login,
-            last_rx_ns: port.last_rx_ns,
-            host: port.host.host,
-            host_query_pending: port.host.is_open(),
-        })
+        self.ports.iter().map(RemotePort::view)
+    }
+
+    /// Resolves a host address. Each N_Port that answers, or is known already, is reported by an
+    /// event; a last event reports the end of the resolution, after the first FARP-REQ that was
+    /// answered or after the last retry. Without an N_Port_ID of our own it waits for one.
+    ///
+    /// # Errors
+    /// [`TooManyHosts`] if the table is full.
+    pub fn resolve(&mut self, now_ns: u64, host: HostAddress) -> Result<(), TooManyHosts> {
+        self.context.now_ns = now_ns;
+        self.context.changed = true;
+        let result = self.hosts.resolve(&self.context, host);
+        self.update_deadline();
+        result
+    }
+
+    /// Reports whether a resolution started by [`LoginMachine::resolve`] is in progress.
+    #[must_use]
+    pub fn is_resolving(&self, host: HostAddress) -> bool {
+        self.hosts.is_resolving(host)
+    }
+
+    /// Returns the known N_Ports of a host.
+    #[must_use]
+    pub fn resolved(&self, host: HostAddress) -> &[NPortId] {
+        self.hosts.ports(host)
     }
 
     /// Reports whether a reply with this OX_ID is for this machine.
     #[must_use]
     pub fn owns_ox_id(&self, ox_id: u16) -> bool {
-        self.exchanges.contains(ox_id)
+        self.context.exchanges.contains(ox_id)
     }
 
     /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> &LoginCounters {
-        &self.counters
+        &self.context.counters
     }
 }

@@ -8,111 +8,81 @@
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::bls::{BaAcc, BaRjt};
-use fcvi_frame::fc::{FCtl, FcHeader, FcType, RCtl};
+use fcvi_frame::fc::{FcHeader, FcType, RCtl};
 
-use super::LoginMachine;
+use super::context::Context;
 use super::counters::LoginCounter;
 use super::frames::{Carrier, ElsOut, abort_answer_header};
-use super::port::LoginFailure;
-use super::state::Event;
+use super::responder::Responder;
+use super::table::PortTable;
 
-impl LoginMachine {
-    /// Reports whether a frame of TYPE 0x00 is for this machine, not for the FC-4 protocol.
-    #[must_use]
-    pub fn owns_bls(&self, fc: &FcHeader) -> bool {
-        !self.config.fc4.handles_aborts || self.is_own_exchange(fc)
+/// Checks that a frame of TYPE 0x00 is an ABTS.
+pub(super) fn check(fc: &FcHeader, payload: &[u8]) -> Result<(), LoginCounter> {
+    if fc.fc_type != FcType::Bls || fc.df_ctl != 0 {
+        return Err(LoginCounter::DropBadHeader);
     }
-
-    /// Reports whether a frame of another port names an exchange that this machine opened.
-    fn is_own_exchange(&self, fc: &FcHeader) -> bool {
-        fc.f_ctl.contains(FCtl::EXCHANGE_RESPONDER) && self.exchanges.contains(fc.ox_id)
+    match fc.r_ctl {
+        RCtl::Abts if payload.is_empty() => Ok(()),
+        // We send no ABTS: abandoned identifiers expire.
+        RCtl::BaAcc | RCtl::BaRjt => Err(LoginCounter::DropStrayReply),
+        _ => Err(LoginCounter::DropBadHeader),
     }
+}
 
-    /// Handles a frame of TYPE 0x00 that arrived in an FCoE frame for us, from this Ethernet
-    /// address.
-    pub fn handle_bls(&mut self, now_ns: u64, source: MacAddress, fc: &FcHeader, payload: &[u8]) {
-        if let Err(reason) = self.take_bls(now_ns, source, fc, payload) {
-            self.counters.count(reason);
-        }
-        self.update_deadline();
-    }
-
-    fn take_bls(
+impl Responder {
+    /// Answers an ABTS. That of a request of ours counts as its refusal.
+    pub(super) fn take_abort(
         &mut self,
-        now_ns: u64,
-        source: MacAddress,
+        context: &mut Context,
+        ports: &mut PortTable,
         fc: &FcHeader,
-        payload: &[u8],
     ) -> Result<(), LoginCounter> {
-        self.check_addresses(Carrier::Fcoe, source, fc, false)?;
-        if fc.fc_type != FcType::Bls || fc.df_ctl != 0 {
-            return Err(LoginCounter::DropBadHeader);
+        if ports.by_id(fc.s_id).is_none() {
+            return self.send_logo(context, ports, fc.s_id);
         }
-        match fc.r_ctl {
-            RCtl::Abts if payload.is_empty() => {}
-            // We send no ABTS: abandoned identifiers expire.
-            RCtl::BaAcc | RCtl::BaRjt => return Err(LoginCounter::DropStrayReply),
-            _ => return Err(LoginCounter::DropBadHeader),
-        }
-        let Some(at) = self.by_id(fc.s_id) else {
-            self.counters.count(LoginCounter::DropNotLoggedIn);
-            return self.send_logo(now_ns, fc.s_id);
+        self.check_room(context, ports, fc.s_id)?;
+        let answer = match ports.by_id_mut(fc.s_id) {
+            Some(port) if context.is_own_exchange(fc) => {
+                if port.abort(context, fc.ox_id) {
+                    context.counters.count(LoginCounter::Aborts);
+                    accept(fc)
+                } else {
+                    refuse(fc, BaRjt::LOGICAL_ERROR, BaRjt::INVALID_EXCHANGE)
+                }
+            }
+            _ => refuse(fc, BaRjt::UNABLE_TO_PERFORM, BaRjt::NO_EXPLANATION),
         };
-        if !self.has_room_for(fc.s_id) {
-            return Err(LoginCounter::DropNoRoom);
-        }
-        if self.is_own_exchange(fc) {
-            self.abort_own(now_ns, at, fc);
-        } else {
-            self.refuse_abort(fc, BaRjt::UNABLE_TO_PERFORM, BaRjt::NO_EXPLANATION);
-        }
+        self.answers.push_back(answer);
         Ok(())
     }
+}
 
-    /// Aborts a request of ours, which counts as refused.
-    fn abort_own(&mut self, now_ns: u64, at: usize, fc: &FcHeader) {
-        let port = self.ports[at].as_mut();
-        let open = port.filter(|port| port.ox_id == Some(fc.ox_id) && !port.unsent);
-        let Some(port) = open else {
-            self.refuse_abort(fc, BaRjt::LOGICAL_ERROR, BaRjt::INVALID_EXCHANGE);
-            return;
-        };
-        port.ox_id = None;
-        port.last_failure = LoginFailure::Timeout;
-        self.exchanges.end(now_ns, fc.ox_id);
-        self.apply(now_ns, at, Event::Rejected, None);
-        self.accept_abort(fc);
+fn refuse(fc: &FcHeader, reason: u8, explanation: u8) -> ElsOut {
+    let mut payload = [0; BaRjt::BYTES];
+    BaRjt {
+        reason,
+        explanation,
     }
+    .emit(&mut payload);
+    answer(fc, RCtl::BaRjt, &payload)
+}
 
-    fn refuse_abort(&mut self, fc: &FcHeader, reason: u8, explanation: u8) {
-        let mut payload = [0; BaRjt::BYTES];
-        BaRjt {
-            reason,
-            explanation,
-        }
-        .emit(&mut payload);
-        self.answer_abort(fc, RCtl::BaRjt, &payload);
+/// Accepts the abort of the whole exchange.
+fn accept(fc: &FcHeader) -> ElsOut {
+    let mut payload = [0; BaAcc::BYTES];
+    BaAcc {
+        last_seq_id: None,
+        ox_id: fc.ox_id,
+        rx_id: fc.rx_id,
+        low_seq_cnt: 0,
+        high_seq_cnt: u16::MAX,
     }
+    .emit(&mut payload);
+    answer(fc, RCtl::BaAcc, &payload)
+}
 
-    /// Accepts the abort of the whole exchange.
-    fn accept_abort(&mut self, fc: &FcHeader) {
-        self.counters.count(LoginCounter::Aborts);
-        let mut payload = [0; BaAcc::BYTES];
-        BaAcc {
-            last_seq_id: None,
-            ox_id: fc.ox_id,
-            rx_id: fc.rx_id,
-            low_seq_cnt: 0,
-            high_seq_cnt: u16::MAX,
-        }
-        .emit(&mut payload);
-        self.answer_abort(fc, RCtl::BaAcc, &payload);
-    }
-
-    fn answer_abort(&mut self, fc: &FcHeader, r_ctl: RCtl, payload: &[u8]) {
-        let destination = MacAddress::vn2vn(fc.s_id);
-        let header = abort_answer_header(fc, r_ctl);
-        let answer = ElsOut::new(Carrier::Fcoe, destination, header, payload);
-        self.answers.push_back(answer);
-    }
+fn answer(fc: &FcHeader, r_ctl: RCtl, payload: &[u8]) -> ElsOut {
+    let destination = MacAddress::vn2vn(fc.s_id);
+    let header = abort_answer_header(fc, r_ctl);
+    ElsOut::new(Carrier::Fcoe, destination, header, payload)
 }

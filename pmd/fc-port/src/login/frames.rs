@@ -1,8 +1,10 @@
-//! Frames that the login machine sends.
+//! Frames of the login machine.
 
 use fcvi_frame::els::{ElsCommand, LsRjt, MAX_PAYLOAD_BYTES};
 use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl, RX_ID_UNASSIGNED};
 use fcvi_frame::{MacAddress, profile};
+
+use super::counters::LoginCounter;
 
 /// The link service descriptor of FIP that carries an FC frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -87,18 +89,67 @@ pub(super) fn request_header(s_id: NPortId, d_id: NPortId, ox_id: u16) -> FcHead
     }
 }
 
-/// A received request, with what its answer needs.
+/// Returns a request in FCoE, to a VN_Port or to all.
+pub(super) fn fcoe_request(s_id: NPortId, d_id: NPortId, ox_id: u16, payload: &[u8]) -> ElsOut {
+    let destination = if d_id == NPortId::BROADCAST {
+        MacAddress::ALL_VN2VN
+    } else {
+        MacAddress::vn2vn(d_id)
+    };
+    let header = request_header(s_id, d_id, ox_id);
+    ElsOut::new(Carrier::Fcoe, destination, header, payload)
+}
+
+/// A received request or reply, with what an answer needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received<'a> {
     pub(super) carrier: Carrier,
     /// Source Ethernet address.
     pub(super) source: MacAddress,
-    pub(super) fc: &'a FcHeader,
+    pub(super) fc: FcHeader,
     pub(super) command: ElsCommand,
     pub(super) payload: &'a [u8],
 }
 
 impl Received<'_> {
+    /// Checks that a request is carried as requests of its kind are.
+    pub(super) fn check_carrier(&self) -> Result<(), LoginCounter> {
+        match (self.carrier, self.command) {
+            (Carrier::Fip(FipService::Flogi), ElsCommand::Flogi)
+            | (Carrier::Fip(FipService::Logo), ElsCommand::Logo) => Ok(()),
+            (Carrier::Fip(_), _) | (Carrier::Fcoe, ElsCommand::Flogi) => {
+                Err(LoginCounter::DropWrongCarrier)
+            }
+            (Carrier::Fcoe, ElsCommand::LsAcc | ElsCommand::LsRjt) => {
+                Err(LoginCounter::DropBadHeader)
+            }
+            (Carrier::Fcoe, _) => Ok(()),
+        }
+    }
+
+    /// Reports whether this is a request that only a logged-in port may send.
+    pub(super) fn needs_login(&self) -> bool {
+        matches!(
+            self.command,
+            ElsCommand::Adisc
+                | ElsCommand::Prli
+                | ElsCommand::Prlo
+                | ElsCommand::Rtv
+                | ElsCommand::Rrq
+        )
+    }
+
+    /// Returns the request without its payload, which a deferred answer does not need.
+    pub(super) fn deferred(&self) -> Received<'static> {
+        Received {
+            carrier: self.carrier,
+            source: self.source,
+            fc: self.fc,
+            command: self.command,
+            payload: &[],
+        }
+    }
+
     /// Returns an answer to it, in the same kind of frame.
     pub(super) fn answer(&self, payload: &[u8]) -> ElsOut {
         let header = FcHeader {

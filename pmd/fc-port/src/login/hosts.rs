@@ -6,6 +6,21 @@ use fcvi_frame::fc::NPortId;
 use vi_types::HostAddress;
 
 use super::config::LoginConfig;
+use super::context::Context;
+use super::counters::LoginCounter;
+use super::event::LoginEvent;
+
+/// The table of host addresses that are being resolved is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyHosts;
+
+impl std::fmt::Display for TooManyHosts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("too many host addresses are being resolved")
+    }
+}
+
+impl std::error::Error for TooManyHosts {}
 
 /// Resolution of one host address.
 #[derive(Clone, Debug)]
@@ -48,18 +63,13 @@ pub(super) enum FarpResult {
 #[derive(Debug)]
 pub(super) struct Hosts {
     all: Vec<HostEntry>,
-    max_ports: usize,
-    timeout_ns: u64,
-    retries: u8,
-    lifetime_ns: u64,
 }
 
 impl Hosts {
     pub(super) fn new(config: &LoginConfig) -> Self {
-        let max_ports = usize::from(config.max_ports_per_host);
         let free = || HostEntry {
             host: HostAddress::default(),
-            ports: Vec::with_capacity(max_ports),
+            ports: Vec::with_capacity(usize::from(config.max_ports_per_host)),
             reported: 0,
             end_reported: false,
             stage: Stage::Free,
@@ -68,23 +78,16 @@ impl Hosts {
         };
         Self {
             all: (0..config.max_hosts).map(|_| free()).collect(),
-            max_ports,
-            timeout_ns: config.farp_timeout_ns,
-            retries: config.farp_retries,
-            lifetime_ns: config.farp_lifetime_ns,
         }
     }
 
-    /// Starts the resolution of a host, and reports again what is known of it. `own`: our N_Port_ID
-    /// if the host is ours. Returns false if the table is full; a resolution that ended is evicted
-    /// for it, the oldest first.
+    /// Starts the resolution of a host, and reports again what is known of it. If the table is full,
+    /// a resolution that ended is evicted for it, the oldest first.
     pub(super) fn resolve(
         &mut self,
-        now_ns: u64,
+        context: &Context,
         host: HostAddress,
-        has_id: bool,
-        own: Option<NPortId>,
-    ) -> bool {
+    ) -> Result<(), TooManyHosts> {
         let same = |h: &HostEntry| h.stage != Stage::Free && h.host == host;
         let same = self.all.iter().position(same);
         let free = || self.all.iter().position(|h| h.stage == Stage::Free);
@@ -93,60 +96,56 @@ impl Hosts {
             let known = known.filter(|(_, h)| h.stage == Stage::Resolved && h.end_reported);
             known.min_by_key(|(_, h)| h.deadline_ns).map(|(at, _)| at)
         };
-        let Some(at) = same.or_else(free).or_else(oldest) else {
-            return false;
-        };
-        let deadline_ns = has_id.then(|| now_ns.saturating_add(self.timeout_ns));
+        let at = same.or_else(free).or_else(oldest).ok_or(TooManyHosts)?;
         let entry = &mut self.all[at];
         if same.is_none() {
+            let config = &context.config;
+            let is_own = Some(host) == config.host && config.max_ports_per_host > 0;
             entry.release();
             entry.host = host;
-            entry.ports.extend(own.filter(|_| self.max_ports > 0));
+            entry.ports.extend(context.id.filter(|_| is_own));
         }
         entry.reported = 0;
         entry.end_reported = false;
         if !matches!(entry.stage, Stage::Resolving { .. }) {
-            entry.stage = Stage::Resolving { tries: 0 };
-            entry.deadline_ns = deadline_ns;
-            entry.unsent = true;
+            entry.start(context);
         }
-        true
+        Ok(())
     }
 
-    /// Restarts all resolutions and forgets all ports, because our N_Port_ID changed.
-    pub(super) fn restart(&mut self, now_ns: u64, has_id: bool) {
+    /// Restarts all resolutions and forgets all ports but ours, because our N_Port_ID changed.
+    pub(super) fn restart(&mut self, context: &Context) {
         for host in &mut self.all {
             host.ports.clear();
             host.reported = 0;
             match host.stage {
-                Stage::Resolving { .. } => {
-                    host.stage = Stage::Resolving { tries: 0 };
-                    host.deadline_ns = has_id.then(|| now_ns.saturating_add(self.timeout_ns));
-                    host.unsent = true;
-                }
+                Stage::Resolving { .. } => host.start(context),
                 Stage::Resolved if host.end_reported => host.release(),
                 Stage::Free | Stage::Resolved => {}
             }
         }
-    }
-
-    /// Returns the next host for which FARP-REQ is due.
-    pub(super) fn unsent(&self) -> Option<HostAddress> {
-        let host = self.all.iter().find(|host| host.unsent);
-        host.map(|host| host.host)
-    }
-
-    /// Notes that the FARP-REQ for this host was handed out, or could not be.
-    pub(super) fn sent(&mut self, host: HostAddress) {
-        if let Some(host) = self.get_mut(host) {
-            host.unsent = false;
+        if let (Some(id), Some(host)) = (context.id, context.config.host) {
+            self.add_port(context, host, id);
         }
     }
 
+    /// Returns the next host for which FARP-REQ is due; it counts as sent.
+    pub(super) fn take_unsent(&mut self) -> Option<HostAddress> {
+        let host = self.all.iter_mut().find(|host| host.unsent)?;
+        host.unsent = false;
+        Some(host.host)
+    }
+
     /// Adds a port that answered for this host.
-    pub(super) fn add_port(&mut self, host: HostAddress, id: NPortId) -> FarpResult {
-        let max_ports = self.max_ports;
-        match self.get_mut(host) {
+    pub(super) fn add_port(
+        &mut self,
+        context: &Context,
+        host: HostAddress,
+        id: NPortId,
+    ) -> FarpResult {
+        let max_ports = usize::from(context.config.max_ports_per_host);
+        let known = |h: &&mut HostEntry| h.stage != Stage::Free && h.host == host;
+        match self.all.iter_mut().find(known) {
             None => FarpResult::NotRequested,
             Some(host) if host.ports.contains(&id) => FarpResult::Added,
             Some(host) if host.ports.len() >= max_ports => FarpResult::Full,
@@ -167,53 +166,53 @@ impl Hosts {
         }
     }
 
-    /// Handles timeouts. Returns how many requests are retried, and how many hosts no port answered
-    /// for.
-    pub(super) fn timeout(&mut self, now_ns: u64) -> (usize, usize) {
-        let (mut retried, mut unanswered) = (0, 0);
-        let (timeout_ns, lifetime_ns, retries) = (self.timeout_ns, self.lifetime_ns, self.retries);
+    /// Handles timeouts.
+    pub(super) fn timeout(&mut self, context: &mut Context) {
+        let now_ns = context.now_ns;
         let due = |host: &&mut HostEntry| host.deadline_ns.is_some_and(|at_ns| at_ns <= now_ns);
         for host in self.all.iter_mut().filter(due) {
             match host.stage {
-                Stage::Resolving { tries } if tries < retries && host.ports.is_empty() => {
+                Stage::Resolving { tries }
+                    if tries < context.config.farp_retries && host.ports.is_empty() =>
+                {
+                    host.start(context);
                     host.stage = Stage::Resolving { tries: tries + 1 };
-                    host.deadline_ns = Some(now_ns.saturating_add(timeout_ns));
-                    host.unsent = true;
-                    retried += 1;
+                    context.counters.count(LoginCounter::Retries);
                 }
                 Stage::Resolving { .. } => {
                     host.stage = Stage::Resolved;
                     // Without ports nothing is kept after the end was reported.
-                    host.deadline_ns =
-                        (!host.ports.is_empty()).then(|| now_ns.saturating_add(lifetime_ns));
+                    let lifetime_ns = context.config.farp_lifetime_ns;
+                    host.deadline_ns = (!host.ports.is_empty()).then(|| context.after(lifetime_ns));
                     host.unsent = false;
-                    unanswered += usize::from(host.ports.is_empty());
+                    if host.ports.is_empty() {
+                        context.counters.count(LoginCounter::Unresolved);
+                    }
                 }
                 Stage::Resolved if host.end_reported => host.release(),
                 Stage::Free | Stage::Resolved => host.deadline_ns = None,
             }
         }
-        (retried, unanswered)
     }
 
     pub(super) fn deadlines(&self) -> impl Iterator<Item = u64> + '_ {
         self.all.iter().filter_map(|host| host.deadline_ns)
     }
 
-    /// Returns the next event: a port of a host, or `None` at the end of its resolution.
-    pub(super) fn next_event(&mut self) -> Option<(HostAddress, Option<NPortId>)> {
-        for host in &mut self.all {
-            if let Some(id) = host.ports.get(host.reported) {
-                host.reported += 1;
-                return Some((host.host, Some(*id)));
+    /// Returns the next event: a port of a host, or the end of its resolution.
+    pub(super) fn event(&mut self) -> Option<LoginEvent> {
+        for entry in &mut self.all {
+            let host = entry.host;
+            if let Some(id) = entry.ports.get(entry.reported).copied() {
+                entry.reported += 1;
+                return Some(LoginEvent::Resolved { host, id: Some(id) });
             }
-            if host.stage == Stage::Resolved && !host.end_reported {
-                let over = (host.host, None);
-                host.end_reported = true;
-                if host.ports.is_empty() || host.deadline_ns.is_none() {
-                    host.release();
+            if entry.stage == Stage::Resolved && !entry.end_reported {
+                entry.end_reported = true;
+                if entry.ports.is_empty() || entry.deadline_ns.is_none() {
+                    entry.release();
                 }
-                return Some(over);
+                return Some(LoginEvent::Resolved { host, id: None });
             }
         }
         None
@@ -230,14 +229,17 @@ impl Hosts {
         let known = |h: &&HostEntry| h.stage != Stage::Free && h.host == host;
         self.all.iter().find(known).map_or(&[], |h| &h.ports)
     }
-
-    fn get_mut(&mut self, host: HostAddress) -> Option<&mut HostEntry> {
-        let known = |h: &&mut HostEntry| h.stage != Stage::Free && h.host == host;
-        self.all.iter_mut().find(known)
-    }
 }
 
 impl HostEntry {
+    /// Starts the resolution, which waits until we have an N_Port_ID.
+    fn start(&mut self, context: &Context) {
+        let deadline_ns = context.after(context.config.farp_timeout_ns);
+        self.stage = Stage::Resolving { tries: 0 };
+        self.deadline_ns = context.id.map(|_| deadline_ns);
+        self.unsent = true;
+    }
+
     fn release(&mut self) {
         self.stage = Stage::Free;
         self.ports.clear();

@@ -1,95 +1,49 @@
-//! One remote port.
+//! One remote port: its state, and the requests and events that follow from it.
 
-use fcvi_frame::els::LsRjt;
+use fcvi_frame::els::ElsCommand;
 use fcvi_frame::fc::NPortId;
-use vi_types::HostAddress;
 
-use super::login_verification::LoginVerification;
-use super::state::PortState;
+use super::config::LoginConfig;
+use super::context::Context;
+use super::counters::LoginCounter;
+use super::event::{LoginEvent, LoginFailure, LogoutReason, PortLogin, PortView};
+use super::frames::{Carrier, ElsOut, FipService, fcoe_request, request_header};
+use super::login_verification::{Doubt, LoginVerification};
+use super::own_request::OwnRequest;
+use super::query::HostQuery;
+use super::state::{Event, Next, PortState, next};
 use crate::Neighbour;
 use crate::rate_limiter::RateLimiter;
-
-/// A logged-in port, and the negotiated parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortLogin {
-    /// Its N_Port_ID.
-    pub id: NPortId,
-    /// Its Port_Name.
-    pub port_name: u64,
-    /// Its Node_Name.
-    pub node_name: u64,
-    /// Maximum data field of a frame between us in bytes: the minimum of our size, its two receive
-    /// sizes and the path MTU; a multiple of 4, at least 256.
-    pub data_field_bytes: u16,
-    /// It advertises that frames are delivered in order.
-    pub sequential: bool,
-    /// It advertises that its relative offsets increase continuously.
-    pub continuous_offset: bool,
-}
-
-/// Why a login ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogoutReason {
-    /// The other port sent LOGO.
-    Logo,
-    /// The other port logged in anew.
-    LoggedInAgain,
-    /// The other port did not confirm its login after
-    /// [`neighbour_doubted`](super::LoginMachine::neighbour_doubted).
-    NotConfirmed,
-    /// The other port is no neighbour any more, or has another N_Port_ID.
-    Gone,
-    /// Discovery reports that frames of the negotiated size do not arrive; another login follows.
-    SizeReduced,
-    /// We lost our N_Port_ID.
-    IdLost,
-    /// We logged out.
-    Closed,
-}
-
-/// Why a login failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoginFailure {
-    /// The last request was not answered.
-    Timeout,
-    /// The last request was refused.
-    Rejected(LsRjt),
-    /// The other port accepted with invalid names or sizes.
-    Unusable,
-}
 
 /// A neighbour, and the login with it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RemotePort {
     pub(super) neighbour: Neighbour,
+    /// Its slot in the table, which has a share of the OX_IDs.
+    pub(super) slot: usize,
     /// Time at which it was found, or last sent a frame that caused an event.
-    pub(super) last_rx_ns: u64,
+    last_rx_ns: u64,
     pub(super) state: PortState,
     /// Deadline of the state.
-    pub(super) deadline_ns: Option<u64>,
+    deadline_ns: Option<u64>,
     /// Retries of the state's request.
-    pub(super) tries: u8,
-    /// Open exchange of the state's request.
-    pub(super) ox_id: Option<u16>,
-    /// The state's request has not been handed out.
-    pub(super) unsent: bool,
+    tries: u8,
+    /// The state's request.
+    pub(super) request: OwnRequest,
     /// When the other port's last PLOGI was accepted.
     pub(super) plogi_ns: Option<u64>,
     pub(super) login: Option<PortLogin>,
-    /// Present while it is verified whether the port is still logged in.
-    pub(super) verification: Option<LoginVerification>,
-    /// When it last confirmed the login.
-    pub(super) confirmed_ns: Option<u64>,
+    pub(super) verification: LoginVerification,
     /// Distinguishes logins with the same parameters.
-    pub(super) generation: u64,
+    generation: u64,
     /// The login that was reported to the caller, and its generation.
-    pub(super) reported: Option<(PortLogin, u64)>,
+    reported: Option<(PortLogin, u64)>,
     /// Why the reported login ended.
-    pub(super) logout_reason: LogoutReason,
+    logout_reason: LogoutReason,
     /// The last refusal or invalid reply since the state changed.
     pub(super) last_failure: LoginFailure,
     /// A failure that was not reported yet.
-    pub(super) failure_pending: bool,
+    failure_pending: bool,
     /// No neighbour any more; kept until its end was reported.
     pub(super) removed: bool,
     /// LOGOs that it was sent because it is not logged in.
@@ -97,36 +51,19 @@ pub(super) struct RemotePort {
     pub(super) host: HostQuery,
 }
 
-/// The query for the host of a port.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct HostQuery {
-    /// The result.
-    pub(super) host: Option<HostAddress>,
-    pub(super) reported: bool,
-    /// FARP-REQ is to be sent.
-    pub(super) unsent: bool,
-    /// Number of retries.
-    pub(super) tries: u8,
-    /// Deadline of the reply; `None` if none is expected.
-    pub(super) deadline_ns: Option<u64>,
-    /// The port did not reply; it is queried again later.
-    pub(super) failed: bool,
-}
-
 impl RemotePort {
-    pub(super) fn new(now_ns: u64, neighbour: Neighbour) -> Self {
+    pub(super) fn new(now_ns: u64, slot: usize, neighbour: Neighbour) -> Self {
         Self {
             neighbour,
+            slot,
             last_rx_ns: now_ns,
             state: PortState::Known,
             deadline_ns: None,
             tries: 0,
-            ox_id: None,
-            unsent: false,
+            request: OwnRequest::None,
             plogi_ns: None,
             login: None,
-            verification: None,
-            confirmed_ns: None,
+            verification: LoginVerification::default(),
             generation: 0,
             reported: None,
             logout_reason: LogoutReason::Gone,
@@ -138,27 +75,206 @@ impl RemotePort {
         }
     }
 
-    pub(super) fn is_logging_in(&self) -> bool {
+    /// Reports whether a login or a LOGO is in progress.
+    pub(super) fn is_busy(&self) -> bool {
         matches!(
             self.state,
-            PortState::FlogiSent | PortState::PlogiWait | PortState::PlogiSent
+            PortState::FlogiSent
+                | PortState::PlogiWait
+                | PortState::PlogiSent
+                | PortState::LogoSent
         )
     }
-}
 
-/// A neighbour as [`LoginMachine::ports`](super::LoginMachine::ports) shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortView {
-    /// The neighbour as discovery found it.
-    pub neighbour: Neighbour,
-    /// State of the login.
-    pub state: PortState,
-    /// The negotiated parameters, if it is logged in.
-    pub login: Option<PortLogin>,
-    /// Time at which it was found, or last sent a request or reply of its login.
-    pub last_rx_ns: u64,
-    /// The host that it belongs to, if it is known.
-    pub host: Option<HostAddress>,
-    /// The query for its host is in progress.
-    pub host_query_pending: bool,
+    pub(super) fn view(&self) -> PortView {
+        PortView {
+            neighbour: self.neighbour,
+            state: self.state,
+            login: self.login,
+            last_rx_ns: self.last_rx_ns,
+            host: self.host.host,
+            host_query_pending: self.host.is_open(),
+        }
+    }
+
+    pub(super) fn deadlines(&self) -> impl Iterator<Item = u64> {
+        let verification_ns = self.verification.deadline_ns();
+        [self.deadline_ns, self.host.deadline_ns, verification_ns]
+            .into_iter()
+            .flatten()
+    }
+
+    /// Handles the timeout of the state.
+    pub(super) fn timeout(&mut self, context: &mut Context) {
+        if self.deadline_ns.is_some_and(|at| at <= context.now_ns) {
+            self.apply(context, Event::Timeout, None);
+        }
+    }
+
+    /// Logs out, and ends the wait for another login.
+    pub(super) fn close(&mut self, context: &mut Context) {
+        self.apply(context, Event::Logout, None);
+        if self.state == PortState::LoggedOut {
+            self.deadline_ns = None;
+        }
+    }
+
+    /// Removes the neighbour. Returns true if no end of a login is to be reported.
+    pub(super) fn remove(&mut self, context: &mut Context, reason: LogoutReason) -> bool {
+        self.end_login(context, reason);
+        self.removed = true;
+        self.failure_pending = false;
+        self.deadline_ns = None;
+        self.reported.is_none()
+    }
+
+    /// Verifies the login, if there is one.
+    pub(super) fn verify(&mut self, context: &mut Context, doubt: Doubt) {
+        if self.login.is_some() {
+            self.verification.start(context, self.slot, doubt);
+        }
+    }
+
+    /// Ends all that is in progress in the current state.
+    fn end_login(&mut self, context: &mut Context, reason: LogoutReason) {
+        context.changed = true;
+        self.request.end(context);
+        self.verification.end(context);
+        self.host = HostQuery::default();
+        if self.login.take().is_some() {
+            context.counters.count(LoginCounter::Logouts);
+            self.logout_reason = reason;
+        }
+    }
+
+    /// Applies an event. `login`: the negotiated parameters, for events that lead to
+    /// [`PortState::LoggedIn`].
+    pub(super) fn apply(&mut self, context: &mut Context, event: Event, login: Option<PortLogin>) {
+        if !matches!(event, Event::Ready | Event::Logout | Event::Timeout) {
+            self.last_rx_ns = context.now_ns;
+        }
+        let larger = context.config.port_name > self.neighbour.port_name;
+        let last = self.tries >= context.config.retries;
+        let from = self.state;
+        let Next::Enter(to) = next(from, event, larger, last) else {
+            return;
+        };
+        let reason = match event {
+            Event::LogoReceived => LogoutReason::Logo,
+            Event::NotConfirmed => LogoutReason::NotConfirmed,
+            Event::Logout => LogoutReason::Closed,
+            _ => LogoutReason::LoggedInAgain,
+        };
+        self.end_login(context, reason);
+        let gave_up = to == PortState::LoggedOut && event == Event::Timeout;
+        if (gave_up && from != PortState::LogoSent) || event == Event::Unusable {
+            context.counters.count(LoginCounter::LoginFailures);
+            self.failure_pending = true;
+        }
+        let again = event == Event::Timeout && from != PortState::LoggedOut && !gave_up;
+        self.tries = match to {
+            _ if again => self.tries + 1,
+            // The wait for a PLOGI is part of the same attempt.
+            PortState::PlogiWait if from == PortState::FlogiSent => self.tries,
+            _ => 0,
+        };
+        self.state = to;
+        self.enter(context, event, again, login);
+    }
+
+    /// Starts the timer and the request of the state that was just entered.
+    fn enter(
+        &mut self,
+        context: &mut Context,
+        event: Event,
+        again: bool,
+        login: Option<PortLogin>,
+    ) {
+        let config = &context.config;
+        let wait_ns = match self.state {
+            PortState::Known | PortState::LoggedIn => None,
+            PortState::FlogiSent | PortState::PlogiSent | PortState::LogoSent => {
+                Some(config.request_timeout_ns)
+            }
+            PortState::PlogiWait => Some(config.request_timeout_ns.saturating_mul(2)),
+            PortState::LoggedOut if context.is_closing => None,
+            PortState::LoggedOut if matches!(event, Event::LogoReceived | Event::NotConfirmed) => {
+                Some(config.relogin_ns)
+            }
+            PortState::LoggedOut => Some(config.give_up_ns),
+        };
+        self.deadline_ns = wait_ns.map(|ns| context.after_jitter(ns));
+        match self.state {
+            PortState::FlogiSent | PortState::PlogiSent | PortState::LogoSent => {
+                if event != Event::Unusable {
+                    self.last_failure = LoginFailure::Timeout;
+                }
+                if again {
+                    context.counters.count(LoginCounter::Retries);
+                }
+                self.request = OwnRequest::open(context, self.slot);
+            }
+            PortState::LoggedIn => {
+                if self.neighbour.supports_fc4 && context.config.host.is_some() {
+                    self.host = HostQuery::begin(context);
+                }
+                self.generation += 1;
+                self.login = login;
+                self.failure_pending = false;
+                context.counters.count(LoginCounter::Logins);
+            }
+            PortState::Known | PortState::PlogiWait | PortState::LoggedOut => {}
+        }
+    }
+
+    /// Returns the request of the state if it was not handed out. `id`: our N_Port_ID.
+    pub(super) fn unsent_request(&mut self, config: &LoginConfig, id: NPortId) -> Option<ElsOut> {
+        let ox_id = self.request.take_unsent()?;
+        let Neighbour {
+            id: to, enode_mac, ..
+        } = self.neighbour;
+        let in_fip = |service, payload: &[u8]| {
+            let header = request_header(id, to, ox_id);
+            ElsOut::new(Carrier::Fip(service), enode_mac, header, payload)
+        };
+        let login = |command| config.login_payload(command, command);
+        match self.state {
+            PortState::FlogiSent => Some(in_fip(FipService::Flogi, &login(ElsCommand::Flogi))),
+            PortState::PlogiSent => Some(fcoe_request(id, to, ox_id, &login(ElsCommand::Plogi))),
+            PortState::LogoSent => Some(in_fip(FipService::Logo, &config.logo_payload(id))),
+            PortState::Known
+            | PortState::PlogiWait
+            | PortState::LoggedIn
+            | PortState::LoggedOut => None,
+        }
+    }
+
+    /// Returns the next event: what of the state was not reported.
+    pub(super) fn event(&mut self) -> Option<LoginEvent> {
+        let Neighbour { id, port_name, .. } = self.neighbour;
+        let generation = self.login.map(|_| self.generation);
+        let changed = self.reported.map(|(_, reported)| reported) != generation;
+        if changed && let Some((reported, _)) = self.reported.take() {
+            return Some(LoginEvent::LoggedOut {
+                port_name: reported.port_name,
+                id: reported.id,
+                reason: self.logout_reason,
+            });
+        }
+        if std::mem::take(&mut self.failure_pending) {
+            let reason = self.last_failure;
+            return Some(LoginEvent::LoginFailed {
+                port_name,
+                id,
+                reason,
+            });
+        }
+        let login = self.login?;
+        if changed {
+            self.reported = Some((login, self.generation));
+            return Some(LoginEvent::LoggedIn(login));
+        }
+        let host = self.host.event()?;
+        Some(LoginEvent::Host { id, host })
+    }
 }

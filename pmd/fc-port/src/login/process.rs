@@ -10,7 +10,7 @@ use fcvi_frame::els::{
 use fcvi_frame::fc::FcType;
 
 use super::frames::{ElsOut, Received};
-use super::request::{Refused, malformed};
+use super::refusal::{Refused, malformed};
 use crate::Fc4;
 
 /// TYPE 0: all protocols.

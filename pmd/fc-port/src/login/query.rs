@@ -1,115 +1,80 @@
 //! Queries for the host of a port: sent to every logged-in port that supports the FC-4 protocol, by
 //! its name [FCVI P-15], so that the ports of a host are known.
 
-use fcvi_frame::MacAddress;
-use fcvi_frame::els::{ElsCommand, Farp, FarpAction, FarpMatch};
-use fcvi_frame::fc::NPortId;
 use vi_types::HostAddress;
 
-use super::config::LoginConfig;
+use super::context::Context;
 use super::counters::LoginCounter;
-use super::frames::{Carrier, ElsOut, request_header};
-use super::port::{HostQuery, RemotePort};
-use super::{LoginEvent, LoginMachine};
+
+/// The query for the host of a port; none while it is not logged in.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HostQuery {
+    /// The result.
+    pub(super) host: Option<HostAddress>,
+    reported: bool,
+    /// FARP-REQ is to be sent.
+    unsent: bool,
+    /// Number of retries.
+    tries: u8,
+    /// Deadline of the reply; `None` if none is expected.
+    pub(super) deadline_ns: Option<u64>,
+    /// The port did not reply; it is queried again later.
+    failed: bool,
+}
 
 impl HostQuery {
     /// Starts the query after a login.
-    pub(super) fn begin(now_ns: u64, config: &LoginConfig) -> Self {
+    pub(super) fn begin(context: &Context) -> Self {
         Self {
             unsent: true,
-            deadline_ns: Some(now_ns.saturating_add(config.farp_timeout_ns)),
+            deadline_ns: Some(context.after(context.config.farp_timeout_ns)),
             ..Self::default()
         }
     }
 
-    fn timeout(&mut self, now_ns: u64, config: &LoginConfig) {
-        self.failed |= self.tries >= config.farp_retries;
+    /// Repeats a query that timed out.
+    pub(super) fn timeout(&mut self, context: &mut Context) {
+        if self.deadline_ns.is_none_or(|at| at > context.now_ns) {
+            return;
+        }
+        context.counters.count(LoginCounter::Retries);
+        context.changed = true;
+        self.failed |= self.tries >= context.config.farp_retries;
         self.tries = self.tries.saturating_add(1);
         self.unsent = true;
         let wait_ns = if self.failed {
-            config.farp_lifetime_ns
+            context.config.farp_lifetime_ns
         } else {
-            config.farp_timeout_ns
+            context.config.farp_timeout_ns
         };
-        self.deadline_ns = Some(now_ns.saturating_add(wait_ns));
+        self.deadline_ns = Some(context.after(wait_ns));
     }
 
     /// Reports whether a reply is expected soon.
     pub(super) fn is_open(&self) -> bool {
         self.deadline_ns.is_some() && !self.failed
     }
-}
 
-impl RemotePort {
-    /// Returns the query of this port, if it is in progress.
-    fn open_query(&mut self) -> Option<&mut HostQuery> {
-        let is_open = !self.removed && self.login.is_some() && self.host.deadline_ns.is_some();
-        is_open.then_some(&mut self.host)
+    /// Reports whether FARP-REQ is to be sent; it counts as sent.
+    pub(super) fn take_unsent(&mut self) -> bool {
+        std::mem::take(&mut self.unsent)
     }
-}
 
-impl LoginMachine {
-    pub(super) fn queries_timeout(&mut self, now_ns: u64) {
-        let due = |query: &&mut HostQuery| query.deadline_ns.is_some_and(|at| at <= now_ns);
-        let ports = self.ports.iter_mut().flatten();
-        for query in ports.filter_map(RemotePort::open_query).filter(due) {
-            self.counters.count(LoginCounter::Retries);
-            self.changed = true;
-            query.timeout(now_ns, &self.config);
+    /// Records the host. Returns true if it was queried, or is the same as before.
+    pub(super) fn record(&mut self, context: &mut Context, host: HostAddress) -> bool {
+        if self.host.is_none() && self.deadline_ns.is_some() {
+            self.host = Some(host);
+            self.deadline_ns = None;
+            self.unsent = false;
+            context.changed = true;
         }
+        self.host == Some(host)
     }
 
-    pub(super) fn unsent_query(&mut self, id: NPortId) -> Option<ElsOut> {
-        let mut unsent = self.ports.iter_mut().flatten();
-        let port = unsent.find_map(|port| {
-            let neighbour = port.neighbour;
-            let query = port.open_query()?;
-            core::mem::take(&mut query.unsent).then_some(neighbour)
-        })?;
-        // The reply arrives in an exchange of its own.
-        let Some(ox_id) = self.exchanges.one_way() else {
-            self.counters.count(LoginCounter::NoExchange);
-            return None;
-        };
-        let mut payload = [0; Farp::BYTES];
-        Farp {
-            match_code: FarpMatch::PORT_NAME,
-            action: FarpAction::REPLY,
-            requester: id,
-            requester_port_name: self.config.port_name,
-            requester_node_name: self.config.node_name,
-            requester_host: self.config.host.unwrap_or_default(),
-            responder: port.id,
-            responder_port_name: port.port_name,
-            ..Farp::default()
-        }
-        .emit(ElsCommand::FarpRequest, &mut payload);
-        let header = request_header(id, port.id, ox_id);
-        let destination = MacAddress::vn2vn(port.id);
-        Some(ElsOut::new(Carrier::Fcoe, destination, header, &payload))
-    }
-
-    /// Records the host of a port. Returns true if it was queried, or if the host is the same as
-    /// before.
-    pub(super) fn record_host(&mut self, at: usize, host: HostAddress) -> bool {
-        let Some(port) = self.ports[at].as_mut().filter(|port| port.login.is_some()) else {
-            return false;
-        };
-        let query = &mut port.host;
-        if query.host.is_none() && query.deadline_ns.is_some() {
-            query.host = Some(host);
-            query.deadline_ns = None;
-            query.unsent = false;
-            self.changed = true;
-        }
-        query.host == Some(host)
-    }
-
-    pub(super) fn host_event(&mut self, at: usize) -> Option<LoginEvent> {
-        let port = self.ports[at].as_mut()?;
-        let host = port.host.host.filter(|_| !port.host.reported)?;
-        port.host.reported = true;
-        let id = port.neighbour.id;
-        Some(LoginEvent::Host { id, host })
+    /// Returns the host if it was not reported.
+    pub(super) fn event(&mut self) -> Option<HostAddress> {
+        let host = self.host.filter(|_| !self.reported)?;
+        self.reported = true;
+        Some(host)
     }
 }

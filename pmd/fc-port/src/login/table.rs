@@ -1,52 +1,118 @@
-//! The table of remote ports, and the events applied to it.
+//! The table of remote ports.
 
-use fcvi_frame::fc::NPortId;
+use std::ops::Range;
 
-use super::LoginMachine;
+use fcvi_frame::MacAddress;
+use fcvi_frame::fc::{FcHeader, NPortId};
+
+use super::context::Context;
 use super::counters::LoginCounter;
-use super::exchanges::{ExchangeIds, Share};
-use super::port::{HostQuery, LoginFailure, LogoutReason, PortLogin, RemotePort};
-use super::state::{Event, Next, PortState, next};
+use super::event::{LoginEvent, LogoutReason, PortLogin};
+use super::frames::{Carrier, ElsOut};
+use super::hosts::Hosts;
+use super::login_verification::Doubt;
+use super::port::RemotePort;
+use super::state::Event;
 use crate::Neighbour;
 
-impl LoginMachine {
-    pub(super) fn find(&self, wanted: impl Fn(&RemotePort) -> bool) -> Option<usize> {
-        let wanted =
-            |port: &Option<RemotePort>| port.as_ref().is_some_and(|p| !p.removed && wanted(p));
-        self.ports.iter().position(wanted)
+/// The remote ports, each in a slot of its own.
+#[derive(Debug)]
+pub(super) struct PortTable {
+    ports: Vec<Option<RemotePort>>,
+    /// The N_Port_ID of each slot of `ports`, so that a flood is looked up in few cache lines; 0 in
+    /// free slots, and in those of removed ports.
+    ids: Vec<NPortId>,
+}
+
+impl PortTable {
+    pub(super) fn new(max_neighbours: u16) -> Self {
+        let slots = usize::from(max_neighbours);
+        Self {
+            ports: vec![None; slots],
+            ids: vec![NPortId::default(); slots],
+        }
     }
 
-    pub(super) fn by_id(&self, id: NPortId) -> Option<usize> {
+    /// Returns the ports that are neighbours.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &RemotePort> {
+        self.ports.iter().flatten().filter(|port| !port.removed)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut RemotePort> {
+        self.ports.iter_mut().flatten().filter(|port| !port.removed)
+    }
+
+    fn slot_of(&self, id: NPortId) -> Option<usize> {
         let none = NPortId::default();
         let known = |known: &NPortId| *known == id && id != none;
         self.ids.iter().position(known)
     }
 
-    /// Adds or updates a neighbour and returns its slot; `None` if the table is full, or if it
-    /// would be this port.
-    pub(super) fn add_or_update(&mut self, now_ns: u64, neighbour: &Neighbour) -> Option<usize> {
-        let Some(id) = self.id else {
-            self.counters.count(LoginCounter::DropNoId);
+    pub(super) fn by_id(&self, id: NPortId) -> Option<&RemotePort> {
+        self.ports[self.slot_of(id)?].as_ref()
+    }
+
+    pub(super) fn by_id_mut(&mut self, id: NPortId) -> Option<&mut RemotePort> {
+        let slot = self.slot_of(id)?;
+        self.ports[slot].as_mut()
+    }
+
+    /// Returns the login with the port of this N_Port_ID.
+    pub(super) fn login(&self, id: NPortId) -> Option<&PortLogin> {
+        self.by_id(id)?.login.as_ref()
+    }
+
+    /// Checks source and destination addresses of a frame on every layer. `id`: our N_Port_ID.
+    pub(super) fn check_addresses(
+        &self,
+        id: Option<NPortId>,
+        carrier: Carrier,
+        source: MacAddress,
+        fc: &FcHeader,
+        to_all: bool,
+    ) -> Result<(), LoginCounter> {
+        let id = id.ok_or(LoginCounter::DropNoId)?;
+        if fc.d_id != id && !to_all {
+            return Err(LoginCounter::DropNotOurs);
+        }
+        let invalid = [NPortId::default(), NPortId::BROADCAST, id];
+        if invalid.contains(&fc.s_id) || source.is_multicast() {
+            return Err(LoginCounter::DropBadSource);
+        }
+        let expected = match carrier {
+            Carrier::Fcoe => Some(MacAddress::vn2vn(fc.s_id)),
+            Carrier::Fip(_) => self.by_id(fc.s_id).map(|port| port.neighbour.enode_mac),
+        };
+        if expected.is_some_and(|expected| expected != source) {
+            return Err(LoginCounter::DropWrongMac);
+        }
+        Ok(())
+    }
+
+    /// Adds or updates a neighbour and returns its port; `None` if the table is full, or if it would
+    /// be this port.
+    pub(super) fn add_or_update(
+        &mut self,
+        context: &mut Context,
+        hosts: &mut Hosts,
+        neighbour: &Neighbour,
+    ) -> Option<&mut RemotePort> {
+        let Some(id) = context.id else {
+            context.counters.count(LoginCounter::DropNoId);
             return None;
         };
         let invalid = [id, NPortId::default(), NPortId::BROADCAST];
-        if neighbour.port_name == self.config.port_name || invalid.contains(&neighbour.id) {
-            self.counters.count(LoginCounter::DropBadSource);
+        if neighbour.port_name == context.config.port_name || invalid.contains(&neighbour.id) {
+            context.counters.count(LoginCounter::DropBadSource);
             return None;
         }
         // A port has one N_Port_ID, and an N_Port_ID has one port: contradicting entries end.
-        while let Some(at) = self.find(|port| {
-            let (same_name, same_id) = (
-                port.neighbour.port_name == neighbour.port_name,
-                port.neighbour.id == neighbour.id,
-            );
-            same_name != same_id
-        }) {
-            self.remove(now_ns, at, LogoutReason::Gone);
-        }
+        self.remove(context, hosts, LogoutReason::Gone, |known| {
+            (known.port_name == neighbour.port_name) != (known.id == neighbour.id)
+        });
         let mut is_reduced = false;
-        if let Some(at) = self.by_id(neighbour.id)
-            && let Some(port) = self.ports[at].as_mut()
+        if let Some(slot) = self.slot_of(neighbour.id)
+            && let Some(port) = &mut self.ports[slot]
         {
             port.neighbour = *neighbour;
             let bytes = neighbour.data_field_bytes();
@@ -54,177 +120,88 @@ impl LoginMachine {
                 .login
                 .is_some_and(|login| login.data_field_bytes > bytes);
             if !is_reduced {
-                return Some(at);
+                return self.ports[slot].as_mut();
             }
-            self.remove(now_ns, at, LogoutReason::SizeReduced);
+            self.remove_slot(context, slot, LogoutReason::SizeReduced);
         }
-        let Some(at) = self.ports.iter().position(Option::is_none) else {
-            self.counters.count(LoginCounter::DropTableFull);
+        let Some(slot) = self.ports.iter().position(Option::is_none) else {
+            context.counters.count(LoginCounter::DropTableFull);
             return None;
         };
-        self.ports[at] = Some(RemotePort::new(now_ns, *neighbour));
-        self.ids[at] = neighbour.id;
-        if is_reduced && !self.is_closing {
-            self.apply(now_ns, at, Event::Ready, None);
+        self.ids[slot] = neighbour.id;
+        let port = self.ports[slot].insert(RemotePort::new(context.now_ns, slot, *neighbour));
+        if is_reduced && !context.is_closing {
+            port.apply(context, Event::Ready, None);
         }
-        Some(at)
+        Some(port)
     }
 
-    /// Removes a neighbour; its slot is freed when its end has been reported.
-    pub(super) fn remove(&mut self, now_ns: u64, at: usize, reason: LogoutReason) {
-        let Some(port) = self.ports[at].as_mut() else {
-            return;
-        };
-        if port.removed {
-            return;
-        }
-        end_exchange(&mut self.exchanges, now_ns, port);
-        port.end_verification(&mut self.exchanges, now_ns);
-        if port.login.take().is_some() {
-            self.counters.count(LoginCounter::Logouts);
-            port.logout_reason = reason;
-        }
-        self.ids[at] = NPortId::default();
-        self.changed = true;
-        port.removed = true;
-        port.failure_pending = false;
-        port.unsent = false;
-        port.deadline_ns = None;
-        let (id, was_reported) = (port.neighbour.id, port.reported.is_some());
-        if !was_reported {
-            self.ports[at] = None;
-        }
-        if reason != LogoutReason::SizeReduced {
-            self.hosts.port_gone(id);
-        }
-    }
-
-    /// Applies an event to a port. `login`: the negotiated parameters, for events that lead to
-    /// [`PortState::LoggedIn`].
-    pub(super) fn apply(&mut self, now_ns: u64, at: usize, event: Event, login: Option<PortLogin>) {
-        let Some(port) = self.ports[at].as_mut().filter(|port| !port.removed) else {
-            return;
-        };
-        if !matches!(event, Event::Ready | Event::Logout | Event::Timeout) {
-            port.last_rx_ns = now_ns;
-        }
-        let larger = self.config.port_name > port.neighbour.port_name;
-        let last = port.tries >= self.config.retries;
-        let from = port.state;
-        let Next::Enter(to) = next(from, event, larger, last) else {
-            return;
-        };
-        self.changed = true;
-        end_exchange(&mut self.exchanges, now_ns, port);
-        port.end_verification(&mut self.exchanges, now_ns);
-        port.confirmed_ns = None;
-        port.host = HostQuery::default();
-        if port.login.take().is_some() {
-            self.counters.count(LoginCounter::Logouts);
-            port.logout_reason = match event {
-                Event::LogoReceived => LogoutReason::Logo,
-                Event::NotConfirmed => LogoutReason::NotConfirmed,
-                Event::Logout => LogoutReason::Closed,
-                _ => LogoutReason::LoggedInAgain,
-            };
-        }
-        let gave_up = to == PortState::LoggedOut && event == Event::Timeout;
-        if (gave_up && from != PortState::LogoSent) || event == Event::Unusable {
-            self.counters.count(LoginCounter::LoginFailures);
-            port.failure_pending = true;
-        }
-        let again = event == Event::Timeout && from != PortState::LoggedOut && !gave_up;
-        port.tries = match to {
-            _ if again => port.tries + 1,
-            // The wait for a PLOGI is part of the same attempt.
-            PortState::PlogiWait if from == PortState::FlogiSent => port.tries,
-            _ => 0,
-        };
-        port.state = to;
-        self.enter(now_ns, at, event, again, login);
-    }
-
-    /// Starts the timer and the request of the state that a port just entered.
-    fn enter(
+    /// Removes neighbours, also from the ports of their hosts.
+    pub(super) fn remove(
         &mut self,
-        now_ns: u64,
-        at: usize,
-        event: Event,
-        again: bool,
-        login: Option<PortLogin>,
+        context: &mut Context,
+        hosts: &mut Hosts,
+        reason: LogoutReason,
+        is_gone: impl Fn(&Neighbour) -> bool,
     ) {
-        let Some(port) = self.ports[at].as_mut() else {
-            return;
-        };
-        let to = port.state;
-        let config = &self.config;
-        let wait_ns = match to {
-            PortState::Known | PortState::LoggedIn => None,
-            PortState::FlogiSent | PortState::PlogiSent | PortState::LogoSent => {
-                Some(config.request_timeout_ns)
+        for slot in 0..self.ports.len() {
+            if let Some(port) = &self.ports[slot]
+                && !port.removed
+                && is_gone(&port.neighbour)
+            {
+                hosts.port_gone(port.neighbour.id);
+                self.remove_slot(context, slot, reason);
             }
-            PortState::PlogiWait => Some(config.request_timeout_ns.saturating_mul(2)),
-            PortState::LoggedOut if self.is_closing => None,
-            PortState::LoggedOut if matches!(event, Event::LogoReceived | Event::NotConfirmed) => {
-                Some(config.relogin_ns)
-            }
-            PortState::LoggedOut => Some(config.give_up_ns),
-        };
-        port.deadline_ns = wait_ns.map(|ns| now_ns.saturating_add(self.random.with_jitter(ns)));
-        match to {
-            PortState::FlogiSent | PortState::PlogiSent | PortState::LogoSent => {
-                if event != Event::Unusable {
-                    port.last_failure = LoginFailure::Timeout;
-                }
-                if again {
-                    self.counters.count(LoginCounter::Retries);
-                }
-                port.ox_id = self.exchanges.open(now_ns, Share::Neighbour(at));
-                port.unsent = port.ox_id.is_some();
-                if port.ox_id.is_none() {
-                    self.counters.count(LoginCounter::NoExchange);
-                }
-            }
-            PortState::LoggedIn => {
-                if port.neighbour.supports_fc4 && config.host.is_some() {
-                    port.host = HostQuery::begin(now_ns, config);
-                }
-                self.generation += 1;
-                port.generation = self.generation;
-                port.login = login;
-                port.failure_pending = false;
-                self.counters.count(LoginCounter::Logins);
-            }
-            PortState::Known | PortState::PlogiWait | PortState::LoggedOut => {}
         }
     }
 
-    /// Updates the next deadline, at the end of each call.
-    pub(super) fn update_deadline(&mut self) {
-        if !std::mem::take(&mut self.changed) {
-            return;
-        }
-        let ports = self.ports.iter().flatten().filter(|port| !port.removed);
-        let ports = ports.flat_map(|port| {
-            let verification_ns = port
-                .verification
-                .map(|verification| verification.deadline_ns);
-            [port.deadline_ns, port.host.deadline_ns, verification_ns]
-        });
-        let ports = ports.flatten();
-        self.next_ns = ports.chain(self.hosts.deadlines()).min();
-        self.may_send = true;
-        self.may_have_event = true;
+    /// Removes the neighbour of a slot, which is freed when its end has been reported.
+    fn remove_slot(&mut self, context: &mut Context, slot: usize, reason: LogoutReason) {
+        self.ids[slot] = NPortId::default();
+        self.ports[slot].take_if(|port| port.remove(context, reason));
     }
-}
 
-/// Ends the exchange of a port's request; that of a request that was not handed out is free at
-/// once.
-fn end_exchange(exchanges: &mut ExchangeIds, now_ns: u64, port: &mut RemotePort) {
-    let unsent = std::mem::take(&mut port.unsent);
-    match port.ox_id.take() {
-        Some(ox_id) if unsent => exchanges.cancel(ox_id),
-        Some(ox_id) => exchanges.end(now_ns, ox_id),
-        None => {}
+    /// Returns the slots, each for a timeout of its own.
+    pub(super) fn slots(&self) -> Range<usize> {
+        0..self.ports.len()
+    }
+
+    /// Handles the timeout of the verification in this slot. Returns the N_Port_ID and the doubt if
+    /// the port did not reply after all retries.
+    pub(super) fn verification_timeout(
+        &mut self,
+        context: &mut Context,
+        slot: usize,
+    ) -> Option<(NPortId, Doubt)> {
+        let port = self.ports[slot].as_mut()?;
+        let doubt = port.verification.timeout(context, slot)?;
+        Some((port.neighbour.id, doubt))
+    }
+
+    /// Returns the next request of a port's state, or ADISC. `id`: our N_Port_ID.
+    pub(super) fn unsent_request(&mut self, context: &Context, id: NPortId) -> Option<ElsOut> {
+        let config = &context.config;
+        let request = |port: &mut RemotePort| port.unsent_request(config, id);
+        let adisc = |port: &mut RemotePort| {
+            let peer = port.neighbour.id;
+            port.verification.unsent_adisc(config, id, peer)
+        };
+        let request = self.iter_mut().find_map(request);
+        request.or_else(|| self.iter_mut().find_map(adisc))
+    }
+
+    /// Returns the next neighbour to which the query for its host is to be sent; it counts as sent.
+    pub(super) fn unsent_query(&mut self) -> Option<Neighbour> {
+        self.iter_mut()
+            .find_map(|port| port.host.take_unsent().then_some(port.neighbour))
+    }
+
+    /// Returns the next event of a port, and frees the slot of a removed one.
+    pub(super) fn event(&mut self) -> Option<LoginEvent> {
+        // Ends of logins first: the port may be back already, in another slot.
+        let mut slots = self.ports.iter_mut();
+        let removed = slots.find_map(|slot| slot.take_if(|port| port.removed));
+        let end = removed.and_then(|mut port| port.event());
+        end.or_else(|| self.iter_mut().find_map(RemotePort::event))
     }
 }

@@ -71,7 +71,7 @@ fn aborted_request_is_repeated_by_the_timer() {
         high_seq_cnt: 0xFFFF,
     };
     assert_eq!(BaAcc::parse(setup.sent[1].payload()), Ok(accept));
-    assert_eq!(setup.machine.exchanges.open_count(), 0);
+    assert_eq!(setup.machine.context.exchanges.open_count(), 0);
     // The exchange has ended: its reply is late.
     setup.accept_login(&login_of(THEIR_NAME));
     assert_eq!(setup.state(), Some(PortState::FlogiSent));
@@ -83,7 +83,11 @@ fn aborted_request_is_repeated_by_the_timer() {
 #[test]
 fn abort_of_an_unused_exchange_is_rejected() {
     let mut setup = Setup::logged_in(true);
-    let header = abts(&setup, FROM_RESPONDER, setup.machine.config.first_ox_id);
+    let header = abts(
+        &setup,
+        FROM_RESPONDER,
+        setup.machine.context.config.first_ox_id,
+    );
     inject(&mut setup, &header, &[]);
     setup.drain();
     let reject = BaRjt {

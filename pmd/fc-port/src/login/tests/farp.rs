@@ -314,7 +314,7 @@ fn request_for_the_local_host_is_answered() {
         Farp::parse(ElsCommand::FarpReply, reply.payload()),
         Ok(expected)
     );
-    assert_eq!(setup.machine.exchanges.open_count(), 0);
+    assert_eq!(setup.machine.context.exchanges.open_count(), 0);
 }
 
 #[test]

@@ -179,7 +179,7 @@ fn random_frames_leave_login_and_tables_unchanged() {
     println!("seed {seed:#x}");
     let mut rng = Rng::new(seed);
     let mut setup = Setup::logged_in(true);
-    let capacity = setup.machine.answers.capacity();
+    let capacity = setup.machine.responder.answers.capacity();
     let commands = [
         1, 2, 3, 4, 5, 0x0E, 0x12, 0x20, 0x21, 0x52, 0x54, 0x55, 0x77,
     ];
@@ -216,7 +216,9 @@ fn random_frames_leave_login_and_tables_unchanged() {
             .filter(|out| is_adisc(out))
             .map(|out| out.fc.ox_id)
             .collect();
-        assert!(setup.sent.len() <= 2 && setup.machine.exchanges.open_count() == adiscs.len());
+        assert!(
+            setup.sent.len() <= 2 && setup.machine.context.exchanges.open_count() == adiscs.len()
+        );
         for ox_id in adiscs {
             setup.reply(Carrier::Fcoe, ox_id, &adisc_accept(THEIRS, THEIR_NAME));
         }
@@ -225,5 +227,5 @@ fn random_frames_leave_login_and_tables_unchanged() {
     assert_eq!(setup.state(), Some(PortState::LoggedIn));
     assert_eq!(setup.machine.ports().count(), 1);
     assert_eq!(setup.count(LoginCounter::Logouts), 0);
-    assert_eq!(setup.machine.answers.capacity(), capacity);
+    assert_eq!(setup.machine.responder.answers.capacity(), capacity);
 }

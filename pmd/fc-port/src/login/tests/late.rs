@@ -54,7 +54,7 @@ fn verifying(larger: bool) -> Setup {
     let adisc = Adisc::parse_request(probe.payload()).expect("an ADISC");
     assert_eq!(
         (adisc.n_port_id, adisc.port_name),
-        (OURS, setup.machine.config.port_name)
+        (OURS, setup.machine.context.config.port_name)
     );
     setup
 }
@@ -73,7 +73,7 @@ fn flogi_of_a_port_that_confirms_its_login_has_no_effect() {
     assert_eq!(setup.count(LoginCounter::Doubts), 1);
     assert_eq!(setup.count(LoginCounter::Repeated), 1);
     assert_eq!(setup.machine.poll_timeout(), None);
-    assert_eq!(setup.machine.exchanges.open_count(), 0);
+    assert_eq!(setup.machine.context.exchanges.open_count(), 0);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn flogi_of_a_restarted_port_is_answered_after_it_denies_its_login() {
         assert_eq!((accept.fc.ox_id, accept.fc.d_id), (setup.ox_id, THEIRS));
         assert_eq!(accept.carrier, FLOGI);
         let theirs = Login::parse(ElsCommand::LsAcc, accept.payload()).expect("an accept");
-        assert_eq!(theirs.port_name, setup.machine.config.port_name);
+        assert_eq!(theirs.port_name, setup.machine.context.config.port_name);
         assert_eq!(reasons(&setup), [LogoutReason::LoggedInAgain]);
     }
 }
@@ -140,7 +140,7 @@ fn newest_flogi_is_answered_after_a_single_probe() {
 fn end_of_the_login_cancels_the_verification() {
     let mut setup = verifying(true);
     setup.machine.neighbour_gone(setup.now_ns, THEIR_NAME);
-    assert_eq!(setup.machine.exchanges.open_count(), 0);
+    assert_eq!(setup.machine.context.exchanges.open_count(), 0);
 }
 
 /// A LOGO ends a login only if the port refuses the ADISC, and is answered then.
@@ -236,7 +236,7 @@ fn restarted_peer_with_the_same_ox_ids_logs_in_at_its_retry() {
 #[test]
 fn flood_of_late_requests_leaves_ox_ids_for_others() {
     let mut setup = Setup::logged_in(true);
-    assert_eq!(setup.machine.config.port_name, LARGER_NAME);
+    assert_eq!(setup.machine.context.config.port_name, LARGER_NAME);
     for _ in 0..1000 {
         setup.flogi();
         setup.drain();

@@ -11,6 +11,7 @@ use super::frames::{
     login_of, logo, neighbour, reject,
 };
 use crate::Neighbour;
+use crate::login::own_request::OwnRequest;
 use crate::login::{
     Carrier, LoginConfig, LoginCounter, LoginEvent, LoginFailure, LogoutReason, PortLogin,
     PortState,
@@ -172,7 +173,7 @@ fn an_unanswered_request_is_sent_four_times_and_then_the_login_fails() {
     setup.advance(21 * S);
     assert_eq!(setup.events, [failed; 2]);
     assert_eq!(setup.sent.len(), 8);
-    assert_eq!(setup.machine.exchanges.open_count(), 0);
+    assert_eq!(setup.machine.context.exchanges.open_count(), 0);
 }
 
 #[test]
@@ -187,7 +188,7 @@ fn refused_request_is_sent_again_and_the_last_refusal_is_reported() {
         setup.reply(FLOGI, ox_id, &busy);
         setup.advance(2300 * MS);
     }
-    assert_eq!(setup.machine.exchanges.open_count(), 0);
+    assert_eq!(setup.machine.context.exchanges.open_count(), 0);
     let refusal = LsRjt {
         reason: RejectReason::LogicalBusy,
         explanation: RejectExplanation::None,
@@ -477,8 +478,10 @@ fn reply_from_another_port_or_exchange_is_dropped() {
     setup.machine.neighbour_ready(0, &neighbour(2));
     let accept = login(ElsCommand::LsAcc, &login_of(THEIR_NAME));
     // A reply before the request was sent is dropped.
-    let guess = setup.machine.ports[0].and_then(|port| port.ox_id);
-    let guess = guess.expect("a request");
+    let port = setup.machine.ports.by_id(THEIRS).expect("a port");
+    let OwnRequest::Unsent(guess) = port.request else {
+        panic!("no request");
+    };
     setup.reply(FLOGI, guess, &accept);
     assert_eq!(setup.count(LoginCounter::DropStrayReply), 1);
     setup.drain();

@@ -301,11 +301,11 @@ fn flood_in_the_name_of_others_leaves_room_for_answers_to_a_logged_in_port() {
             .machine
             .handle_els(0, FLOGI, enode(low), &header, &flogi);
     }
-    assert_eq!(setup.machine.answers.len(), half);
+    assert_eq!(setup.machine.responder.answers.len(), half);
     for _ in 0..100 {
         setup.request(Carrier::Fcoe, &adisc(THEIRS, THEIR_NAME));
     }
-    assert_eq!(setup.machine.answers.len(), 2 * half);
+    assert_eq!(setup.machine.responder.answers.len(), 2 * half);
     assert!(setup.count(LoginCounter::DropNoRoom) > 200);
     setup.drain();
     let accepts = setup.names().into_iter().filter(|name| name == "LS_ACC");

@@ -31,7 +31,7 @@ fn assert_complete(segment: &Segment, seed: u64) {
             assert_eq!(port.state == PortState::LoggedIn, reported);
         }
         assert_eq!(
-            node.machine.exchanges.open_count(),
+            node.machine.context.exchanges.open_count(),
             0,
             "node {at}, seed {seed:#x}"
         );
@@ -129,7 +129,7 @@ fn total_loss_causes_failures_without_growth() {
     segment.run(1000 * S);
     for node in &segment.nodes {
         assert!(node.failures >= 5 * 40, "{}", node.failures);
-        assert!(node.machine.exchanges.open_count() <= NODES);
+        assert!(node.machine.context.exchanges.open_count() <= NODES);
         assert_eq!(node.machine.ports().count(), NODES - 1);
     }
     segment.faults.lost = 0;

@@ -118,7 +118,7 @@ fn logins() -> Vec<Verb> {
         ("PLOGI", Setup::plogi),
         ("PLOGI that was accepted before", |s| {
             let header = s.header(RCtl::ElsRequest, profile::F_CTL_REQUEST, 0x99);
-            let accepted = &mut s.machine.accepted;
+            let accepted = &mut s.machine.context.accepted;
             accepted.record(s.now_ns, THEIRS, 0x99);
             let theirs = login(ElsCommand::Plogi, &login_of(THEIR_NAME));
             s.inject(Carrier::Fcoe, &header, &theirs);
