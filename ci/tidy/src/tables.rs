@@ -53,6 +53,8 @@ pub struct Tables {
     pub constructions: Vec<Construction>,
     /// Maximum number of files of a package that import each other.
     pub import_circle_files: usize,
+    /// Maximum number of files of a package with inherent methods of one type.
+    pub inherent_impl_files: usize,
 }
 
 /// Error of parsing a table file.
@@ -134,8 +136,9 @@ impl Tables {
     }
 
     fn set_limits(&mut self, row: &Row<'_>) -> Result<(), TableError> {
-        row.check_keys(&["import_circle_files"])?;
+        row.check_keys(&["import_circle_files", "inherent_impl_files"])?;
         self.import_circle_files = row.number("import_circle_files")?;
+        self.inherent_impl_files = row.number("inherent_impl_files")?;
         Ok(())
     }
 
@@ -230,13 +233,14 @@ mod tests {
     #[test]
     fn parse_reads_every_kind_of_row() {
         let tables = Tables::parse(
-            "[limits]\nimport_circle_files = 7\n\
+            "[limits]\nimport_circle_files = 7\ninherent_impl_files = 5\n\
              [[layer]]\ncrate = 'a'\nuses = ['b']\npure = true\n\
              [[unsafe_code]]\npath = 'a/x.rs'\nreason = 'rings'\n\
              [[exception]]\nrule = 'words'\npath = 'docs/'\ncontaining = 'q'\nreason = 'r'\n",
         )
         .expect("valid");
         assert_eq!(tables.import_circle_files, 7);
+        assert_eq!(tables.inherent_impl_files, 5);
         assert_eq!(tables.layer("a").map(|a| a.is_pure), Some(true));
         let covers = |rule: &str, path: &str, line: &str| {
             let exceptions = tables.exceptions.iter();
@@ -272,8 +276,8 @@ mod tests {
             "[[unknown]]\npath = 'a'",
             "limits = 1",
             "[limits]",
-            "[limits]\nimport_circle_files = -1",
-            "[limits]\nimport_circle_files = 1\nunknown = 1",
+            "[limits]\nimport_circle_files = -1\ninherent_impl_files = 1",
+            "[limits]\nimport_circle_files = 1\ninherent_impl_files = 1\nunknown = 1",
             "layer = 1",
             "layer = [1]",
             "[[",

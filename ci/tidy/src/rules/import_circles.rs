@@ -54,7 +54,9 @@ mod tests {
             ("sample/src/b.rs", "use crate::c::C; pub struct B;"),
             ("sample/src/c.rs", "use crate::a::A; pub struct C;"),
         ]);
-        let tables = samples::tables(&format!("[limits]\nimport_circle_files = {limit}\n"));
+        let tables = samples::tables(&format!(
+            "[limits]\nimport_circle_files = {limit}\ninherent_impl_files = 1\n"
+        ));
         let findings = check(&tree, &tables);
         findings
             .into_iter()

@@ -16,12 +16,13 @@ pub mod machine_paths;
 pub mod module_docs;
 pub mod pure_crates;
 pub mod readme_index;
+pub mod scattered_types;
 pub mod sizes;
 pub mod unsafe_code;
 pub mod words;
 
 /// All rules.
-pub const ALL: [Rule; 14] = [
+pub const ALL: [Rule; 15] = [
     atomics::RULE,
     crate_layers::RULE,
     e2e_steps::RULE,
@@ -33,6 +34,7 @@ pub const ALL: [Rule; 14] = [
     module_docs::RULE,
     pure_crates::RULE,
     readme_index::RULE,
+    scattered_types::RULE,
     sizes::RULE,
     unsafe_code::RULE,
     words::RULE,
