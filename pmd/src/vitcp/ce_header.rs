@@ -5,7 +5,7 @@ use fcvi_frame::connect::Attributes;
 use vi_types::{CallError, Discriminator, HostAddress, NetAddress, ReliabilityLevel};
 use vitcp_lite::{Attributes as CallingAttributes, CeHeader, ExactLevel, Security};
 
-use super::vi::Vi;
+use super::endpoint::Endpoint;
 
 /// The segment that advertised the attributes of the peer's VI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(super) struct Discriminators<'a> {
     pub(super) called: &'a Discriminator,
 }
 
-impl Vi {
+impl Endpoint {
     /// Returns its CE header, for a request or an acceptance. `max_reads`: reads that the peer may have outstanding.
     pub(super) fn ce_header(
         &self,

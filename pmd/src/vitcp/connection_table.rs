@@ -237,7 +237,7 @@ impl ConnectionTable {
                 self.hot.current = None;
             }
         }
-        let connection = self.get_mut(number).filter(|of| !of.queued)?;
+        let connection = self.get_mut(number).filter(|hot| !hot.queued)?;
         connection.may_read = true;
         Some(number)
     }

@@ -21,12 +21,12 @@ use super::connection::Stage;
 use super::connection_table::ConnectionTable;
 use super::context::Context;
 use super::counters::Counter;
+use super::endpoint::{PeerRequest, Phase};
+use super::endpoint_table::EndpointTable;
 use super::listeners::Listeners;
 use super::request::{Machine, Request};
 use super::shared_listener::{ListenKey, SharedListener};
 use super::timers::TimerKey;
-use super::vi::{PeerRequest, Phase};
-use super::vi_table::ViTable;
 use super::{Credentials, Keys};
 use vitcp_lite::Source;
 use vitcp_lite::transfer::{CloseReason, Established, ResponseTimer, StreamIo};
@@ -34,7 +34,7 @@ use vitcp_lite::transfer::{CloseReason, Established, ResponseTimer, StreamIo};
 /// The VIs of a NIC with their connections and listeners.
 pub(crate) struct Connector {
     pub(super) context: Context,
-    pub(super) vis: ViTable,
+    pub(super) endpoints: EndpointTable,
     pub(super) connections: ConnectionTable,
     pub(super) listeners: Listeners,
     pub(super) shared_listener: SharedListener,
@@ -63,7 +63,7 @@ impl Connector {
         keys: Option<Keys>,
     ) -> io::Result<Self> {
         Ok(Self {
-            vis: ViTable::new(context.settings.max_vi),
+            endpoints: EndpointTable::new(context.settings.max_vi),
             connections: ConnectionTable::new(&context)?,
             listeners: Listeners::default(),
             shared_listener: SharedListener::new(local_directory),
@@ -142,7 +142,7 @@ impl Connector {
     pub(super) fn notify_owner(&mut self, now_ns: u64) {
         let Self {
             listeners,
-            vis,
+            endpoints,
             shared_listener,
             context,
             ..
@@ -153,7 +153,10 @@ impl Connector {
                 let called = discriminator.as_bytes().to_vec();
                 *all.entry(ListenKey { peer: None, called }).or_default() += 1;
             }
-            for (_, _, request) in vis.requests().filter(|(.., request)| request.is_peer()) {
+            for (_, _, request) in endpoints
+                .requests()
+                .filter(|(.., request)| request.is_peer())
+            {
                 let called = request.remote.discriminator.as_bytes().to_vec();
                 let peer = Some(request.remote.host.0);
                 *all.entry(ListenKey { peer, called }).or_default() += 1;
@@ -201,20 +204,23 @@ impl Connector {
         command: &ConnectCommand<'_>,
         path: &mut impl StreamIo,
     ) -> Result<(), CallError> {
-        let of = self.vis.get_mut(vi).ok_or(CallError::InvalidParameter)?;
-        if !matches!(of.phase, Phase::Idle) {
+        let endpoint = self
+            .endpoints
+            .get_mut(vi)
+            .ok_or(CallError::InvalidParameter)?;
+        if !matches!(endpoint.phase, Phase::Idle) {
             return Err(CallError::InvalidState);
         }
-        of.forget_outcomes();
+        endpoint.forget_outcomes();
         let request = Request::new(machine, command, now_ns, self.context.settings.retry_ns);
         if request.is_peer() {
             self.next_peer_request += 1;
-            of.peer_request = Some(PeerRequest {
+            endpoint.peer_request = Some(PeerRequest {
                 number: self.next_peer_request,
                 outcome: None,
             });
         }
-        of.phase = Phase::Requesting(Box::new(request));
+        endpoint.phase = Phase::Requesting(Box::new(request));
         path.set_state(vi, ViState::ConnectPending);
         self.listens_changed(now_ns);
         self.begin_request(now_ns, vi, path);
@@ -223,7 +229,7 @@ impl Connector {
 
     /// Takes the outcome of a connection call on this VI; `None` while it has none.
     pub(crate) fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<RemoteVi, CallError>> {
-        self.vis.get_mut(vi)?.outcome.take()
+        self.endpoints.get_mut(vi)?.outcome.take()
     }
 
     /// Takes the outcome of the peer request with this number; `None` while it has none.
@@ -233,7 +239,11 @@ impl Connector {
         vi: ViIndex,
         number: u64,
     ) -> Option<Result<RemoteVi, CallError>> {
-        let Some(slot) = self.vis.get_mut(vi).map(|of| &mut of.peer_request) else {
+        let Some(slot) = self
+            .endpoints
+            .get_mut(vi)
+            .map(|endpoint| &mut endpoint.peer_request)
+        else {
             return Some(Err(CallError::InvalidParameter));
         };
         let matches = |request: &&mut PeerRequest| request.number == number;
@@ -264,14 +274,17 @@ impl Connector {
     /// # Errors
     /// `InvalidState`: the VI is not connected.
     pub(crate) fn connected_to(&self, vi: ViIndex) -> Result<Option<ViIndex>, CallError> {
-        let number = self.vis.connection_of(vi).ok_or(CallError::InvalidState)?;
+        let number = self
+            .endpoints
+            .connection_of(vi)
+            .ok_or(CallError::InvalidState)?;
         let connection = self.connections.get(number);
         Ok(connection.and_then(|connection| self.connections.local_peer_of(connection)))
     }
 
     /// Returns the options that a VI and its peer have negotiated; `None` unless it is connected.
     pub(crate) fn negotiated_options(&self, vi: ViIndex) -> Option<NegotiatedOptions> {
-        let connection = self.connections.get(self.vis.connection_of(vi)?)?;
+        let connection = self.connections.get(self.endpoints.connection_of(vi)?)?;
         Some(NegotiatedOptions {
             flow_control: connection.transfer.tx.credits.is_some(),
             max_transfer_bytes: connection.transfer.max_transfer_bytes,
@@ -295,13 +308,13 @@ impl Connector {
     ) {
         self.shared_listener.listens_changed = true;
         self.context.timers.clear(TimerKey::Request(vi.0));
-        let Some(of) = self.vis.get_mut(vi) else {
+        let Some(endpoint) = self.endpoints.get_mut(vi) else {
             return;
         };
-        let breaks = error == CallError::NotReachable && of.is_reliable();
+        let breaks = error == CallError::NotReachable && endpoint.is_reliable();
         let after = if breaks { Phase::Error } else { Phase::Idle };
-        let phase = core::mem::replace(&mut of.phase, after);
-        of.set_outcome(Err(error));
+        let phase = core::mem::replace(&mut endpoint.phase, after);
+        endpoint.set_outcome(Err(error));
         if let Phase::Requesting(request) = phase {
             self.deferred_peers.extend(request.deferred_peer);
             if let Some(number) = request.connection {
@@ -329,7 +342,7 @@ impl Connector {
     ) {
         self.context.timers.clear(TimerKey::Request(vi.0));
         self.context.timers.clear(TimerKey::Connection(number));
-        let Some(params) = self.vis.get(vi).map(|of| of.params) else {
+        let Some(params) = self.endpoints.get(vi).map(|endpoint| endpoint.params) else {
             return;
         };
         let miss_key = self.miss_key(vi, number);
@@ -363,9 +376,9 @@ impl Connector {
         if !timestamps {
             self.context.count(Counter::WithoutTimestamps);
         }
-        if let Some(of) = self.vis.get_mut(vi) {
-            let before = core::mem::replace(&mut of.phase, Phase::Connected(number));
-            of.set_outcome(Ok(remote));
+        if let Some(endpoint) = self.endpoints.get_mut(vi) {
+            let before = core::mem::replace(&mut endpoint.phase, Phase::Connected(number));
+            endpoint.set_outcome(Ok(remote));
             if let Phase::Requesting(request) = before {
                 self.deferred_peers.extend(request.deferred_peer);
             }
@@ -382,10 +395,10 @@ impl Connector {
     fn miss_key(&self, vi: ViIndex, number: u32) -> Option<Source> {
         let connection = self.connections.get(number)?;
         let peer = self.connections.local_peer_of(connection);
-        let Some(peer) = peer.and_then(|peer| self.vis.get(peer)) else {
+        let Some(peer) = peer.and_then(|peer| self.endpoints.get(peer)) else {
             return Some(Source::address(connection.remote));
         };
-        let own = self.vis.get(vi).map(|of| of.user);
+        let own = self.endpoints.get(vi).map(|endpoint| endpoint.user);
         (own != Some(peer.user)).then_some(Source::User(peer.user))
     }
 
@@ -414,9 +427,9 @@ impl Connector {
         self.context.timers.clear(TimerKey::Response(vi.0));
         let refused = connection.transfer.rx.misses.refused();
         self.connections.put(number, connection);
-        if let Some(of) = self.vis.get_mut(vi) {
-            of.phase = Phase::Error;
-            of.refused_accesses = refused;
+        if let Some(endpoint) = self.endpoints.get_mut(vi) {
+            endpoint.phase = Phase::Error;
+            endpoint.refused_accesses = refused;
         }
         path.set_state(vi, ViState::Error);
         path.flush_sends(vi);
@@ -438,20 +451,20 @@ impl Connector {
     /// the VI is Idle when this returns. A pending connection call on this VI ends with `InvalidState`.
     pub(crate) fn disconnect(&mut self, now_ns: u64, vi: ViIndex, path: &mut impl StreamIo) {
         self.move_to_idle(now_ns, vi, path);
-        if let Some(of) = self.vis.get_mut(vi) {
-            of.peer_request = None;
+        if let Some(endpoint) = self.endpoints.get_mut(vi) {
+            endpoint.peer_request = None;
         }
     }
 
     /// Moves a VI from any state to Idle, with both queues flushed.
     fn move_to_idle(&mut self, now_ns: u64, vi: ViIndex, path: &mut impl StreamIo) {
-        let Some(of) = self.vis.get_mut(vi) else {
+        let Some(endpoint) = self.endpoints.get_mut(vi) else {
             return;
         };
-        let waiting = of.state() == ViState::ConnectPending;
-        let phase = core::mem::replace(&mut of.phase, Phase::Idle);
-        if waiting && of.peer_request.is_none() {
-            of.outcome = Some(Err(CallError::InvalidState));
+        let waiting = endpoint.state() == ViState::ConnectPending;
+        let phase = core::mem::replace(&mut endpoint.phase, Phase::Idle);
+        if waiting && endpoint.peer_request.is_none() {
+            endpoint.outcome = Some(Err(CallError::InvalidState));
         }
         match phase {
             Phase::Connected(number) => self.close_bound(now_ns, vi, number, path),
@@ -486,18 +499,20 @@ impl Connector {
     /// Moves a VI to Error after a fatal local error of the consumer (VIPL 6.3.1), at every level and in every
     /// state.
     pub(crate) fn fail_vi(&mut self, now_ns: u64, vi: ViIndex, path: &mut impl StreamIo) {
-        let Some(of) = self.vis.get(vi) else {
+        let Some(endpoint) = self.endpoints.get(vi) else {
             return;
         };
-        match of.phase {
+        match endpoint.phase {
             Phase::Connected(number) => {
                 self.break_connection(now_ns, vi, number, CloseReason::Local, path);
             }
             Phase::Idle | Phase::Requesting(_) => {
                 self.move_to_idle(now_ns, vi, path);
-                if let Some(of) = self.vis.get_mut(vi) {
-                    of.phase = Phase::Error;
-                    of.peer_request.take_if(|request| request.outcome.is_none());
+                if let Some(endpoint) = self.endpoints.get_mut(vi) {
+                    endpoint.phase = Phase::Error;
+                    endpoint
+                        .peer_request
+                        .take_if(|request| request.outcome.is_none());
                 }
                 path.set_state(vi, ViState::Error);
             }
@@ -507,7 +522,7 @@ impl Connector {
 
     /// Handles the response timer of a VI.
     fn response_timeout(&mut self, now_ns: u64, vi: ViIndex, path: &mut impl StreamIo) {
-        let Some(number) = self.vis.connection_of(vi) else {
+        let Some(number) = self.endpoints.connection_of(vi) else {
             return;
         };
         let Some(connection) = self.connections.get_mut(number) else {

@@ -9,10 +9,10 @@ use super::challenge::Refusal;
 use super::connection::{Connection, Stage};
 use super::connector::Connector;
 use super::counters::Counter;
+use super::endpoint::Phase;
 use super::request::{Action, Event};
 use super::socket::{Stream, socket_address};
 use super::timers::TimerKey;
-use super::vi::Phase;
 use crate::config::ip_address;
 use vitcp_lite::transfer::StreamIo;
 
@@ -27,7 +27,7 @@ impl Connector {
 
     /// Sets the timer of a VI's request to its next deadline.
     pub(super) fn arm_request_timer(&mut self, vi: ViIndex) {
-        let Some(request) = self.vis.request(vi) else {
+        let Some(request) = self.endpoints.request(vi) else {
             return;
         };
         match request.next_timer_ns() {
@@ -45,7 +45,7 @@ impl Connector {
         event: Event,
         path: &mut impl StreamIo,
     ) -> bool {
-        let Some(request) = self.vis.request(vi) else {
+        let Some(request) = self.endpoints.request(vi) else {
             return false;
         };
         match request.on(event) {
@@ -62,7 +62,7 @@ impl Connector {
 
     /// Schedules a retry of a request, with exponential backoff.
     fn schedule_retry(&mut self, now_ns: u64, vi: ViIndex) {
-        let Some(request) = self.vis.request(vi) else {
+        let Some(request) = self.endpoints.request(vi) else {
             return;
         };
         request.schedule_retry(now_ns, self.context.settings.retry_ns);
@@ -77,7 +77,7 @@ impl Connector {
     }
 
     pub(super) fn request_timeout(&mut self, now_ns: u64, vi: ViIndex, path: &mut impl StreamIo) {
-        let Some(request) = self.vis.request(vi) else {
+        let Some(request) = self.endpoints.request(vi) else {
             return;
         };
         if request.deadline_ns.is_some_and(|at_ns| at_ns <= now_ns) {
@@ -98,7 +98,7 @@ impl Connector {
 
     /// Starts the TCP connect of a request.
     fn start_connect(&mut self, now_ns: u64, vi: ViIndex, path: &mut impl StreamIo) {
-        let Some(request) = self.vis.request(vi) else {
+        let Some(request) = self.endpoints.request(vi) else {
             return;
         };
         let (local, remote) = (request.local.host.0, request.remote.host.0);
@@ -121,7 +121,7 @@ impl Connector {
         });
         match added {
             Ok(number) => {
-                if let Some(request) = self.vis.request(vi) {
+                if let Some(request) = self.endpoints.request(vi) {
                     request.connection = Some(number);
                 }
                 // A connect to this host is complete already.
@@ -136,10 +136,10 @@ impl Connector {
     fn send_request(&mut self, vi: ViIndex, path: &mut impl StreamIo) {
         let random = path.random();
         let settings = &self.context.settings;
-        let Some(of) = self.vis.get(vi) else {
+        let Some(endpoint) = self.endpoints.get(vi) else {
             return;
         };
-        let Phase::Requesting(request) = &of.phase else {
+        let Phase::Requesting(request) = &endpoint.phase else {
             return;
         };
         let Some(number) = request.connection else {
@@ -156,14 +156,14 @@ impl Connector {
             calling: &request.local.discriminator,
             called: &request.remote.discriminator,
         };
-        let mut ce = of.ce_header(names, request.is_peer(), settings.max_reads);
+        let mut ce = endpoint.ce_header(names, request.is_peer(), settings.max_reads);
         connection.prove(self.keys.as_ref(), ProofKind::Request, message, &mut ce);
         let transfer = &mut connection.transfer;
         transfer.tx.number = message;
         let ack = (0, settings.credits_low);
         transfer.put_connect(vi, SegmentType::ConnectRequest, ack, &ce, path);
         connection.try_write_control();
-        if let Some(request) = self.vis.request(vi) {
+        if let Some(request) = self.endpoints.request(vi) {
             request.number = message;
         }
     }
@@ -195,7 +195,7 @@ impl Connector {
             .get(number)
             .map(|connection| &connection.stream);
         let is_tls = stream.is_some_and(Stream::is_tls);
-        let request = self.vis.request(vi);
+        let request = self.endpoints.request(vi);
         let Some(request) = request.filter(|_| is_tls) else {
             return Event::TcpClosed;
         };
@@ -223,7 +223,7 @@ impl Connector {
     ) {
         self.context.count(Counter::ConnectingFailed);
         let own = self.context.settings.host;
-        let Some(request) = self.vis.request(vi) else {
+        let Some(request) = self.endpoints.request(vi) else {
             return;
         };
         let remote = request.remote.host;
@@ -246,7 +246,7 @@ impl Connector {
         path: &mut impl StreamIo,
     ) {
         let header = &segment.header;
-        let request = self.vis.request(vi);
+        let request = self.endpoints.request(vi);
         if request.is_none_or(|request| header.ack != request.number) {
             self.context
                 .transfer_counters
@@ -255,7 +255,7 @@ impl Connector {
             self.request_event(now_ns, vi, event, path);
             return;
         }
-        if let Some(request) = self.vis.request(vi) {
+        if let Some(request) = self.endpoints.request(vi) {
             request.closed = 0;
         }
         let event = match (header.kind, &segment.headers) {
@@ -310,11 +310,11 @@ impl Connector {
         };
         let ce = CeHeader { security, ..*ce };
         let theirs = (&ce, header.message, header.rx_posted);
-        let Some(of) = self.vis.get(vi) else {
+        let Some(endpoint) = self.endpoints.get(vi) else {
             return;
         };
-        let flow_control = of.options.flow_control;
-        if let Err(error) = of.compare(theirs.0, Advertised::InAccept) {
+        let flow_control = endpoint.options.flow_control;
+        if let Err(error) = endpoint.compare(theirs.0, Advertised::InAccept) {
             self.request_event(now_ns, vi, Event::Reject(error), path);
             return;
         }

@@ -7,7 +7,7 @@
 //! | `sockets` | its events of sockets: accepted connections, connection establishment |
 //! | `initiator`, `responder` | its outgoing and incoming connection requests |
 //! | `simultaneous_open` | its peer-to-peer requests that cross |
-//! | `vi`, `vi_table`, `request` | the VIs, and their connection requests |
+//! | `endpoint`, `endpoint_table`, `request` | the VIs, and their connection requests |
 //! | `listeners` | consumers that wait for a connection request |
 //! | `connection`, `connection_table` | the TCP connections, and those with work for the next polls |
 //! | `closing`, `unbound` | connections without a VI: graceful close; limits |
@@ -42,6 +42,8 @@ mod connector;
 mod context;
 mod counters;
 mod credentials;
+mod endpoint;
+mod endpoint_table;
 mod epoll_set;
 mod handshakes;
 mod initiator;
@@ -63,8 +65,6 @@ mod timers;
 mod tls;
 mod transmit;
 mod unbound;
-mod vi;
-mod vi_table;
 
 pub(crate) use connector::Connector;
 pub(crate) use credentials::Credentials;
@@ -76,8 +76,8 @@ pub(crate) use stream_port::StreamPort;
 
 use context::Context;
 use counters::Counter;
+use endpoint::Phase;
 use timers::TimerKey;
-use vi::Phase;
 use vitcp_lite::source::host_of;
 use vitcp_lite::transfer::{Counter as TransferCounter, MemoryRanges, SendBatch, StreamIo};
 
@@ -206,22 +206,22 @@ impl ViTcp {
             flow_control: self.connector.context.settings.flow_control,
             ..ConnectionOptions::default()
         };
-        self.connector.vis.create(params, options)
+        self.connector.endpoints.create(params, options)
     }
 
     /// Sets the user that owns a VI: its peer on this NIC is limited by user.
     pub(crate) fn set_user(&mut self, vi: ViIndex, user: u32) {
-        if let Some(of) = self.connector.vis.get_mut(vi) {
-            of.user = user;
+        if let Some(endpoint) = self.connector.endpoints.get_mut(vi) {
+            endpoint.user = user;
         }
     }
 
     /// Removes a VI, which must be Idle; returns false otherwise.
     pub(crate) fn destroy_vi(&mut self, vi: ViIndex) -> bool {
         let connector = &mut self.connector;
-        let idle = connector.vis.idle(vi).is_some();
+        let idle = connector.endpoints.idle(vi).is_some();
         if idle {
-            connector.vis.remove(vi);
+            connector.endpoints.remove(vi);
             let timers = &mut connector.context.timers;
             timers.clear(TimerKey::Request(vi.0));
             timers.clear(TimerKey::Response(vi.0));
@@ -231,13 +231,16 @@ impl ViTcp {
 
     /// Replaces the consumer's attributes of a VI, which must be Idle; returns false otherwise.
     pub(crate) fn set_params(&mut self, vi: ViIndex, params: ViParams) -> bool {
-        let idle = self.connector.vis.idle(vi);
-        idle.map(|of| of.params = params).is_some()
+        let idle = self.connector.endpoints.idle(vi);
+        idle.map(|endpoint| endpoint.params = params).is_some()
     }
 
     /// Returns the connection options of a VI.
     pub(crate) fn connection_options(&self, vi: ViIndex) -> Option<&ConnectionOptions> {
-        self.connector.vis.get(vi).map(|of| &of.options)
+        self.connector
+            .endpoints
+            .get(vi)
+            .map(|endpoint| &endpoint.options)
     }
 
     /// Replaces the connection options of a VI; returns false unless the VI is Idle.
@@ -246,40 +249,41 @@ impl ViTcp {
         vi: ViIndex,
         options: &ConnectionOptions,
     ) -> bool {
-        let idle = self.connector.vis.idle(vi);
-        idle.map(|of| of.options.clone_from(options)).is_some()
+        let idle = self.connector.endpoints.idle(vi);
+        idle.map(|endpoint| endpoint.options.clone_from(options))
+            .is_some()
     }
 
     /// Returns the state of a VI.
     pub(crate) fn state(&self, vi: ViIndex) -> Option<ViState> {
-        Some(self.connector.vis.get(vi)?.state())
+        Some(self.connector.endpoints.get(vi)?.state())
     }
 
     /// Returns the remote host of a VI's connection.
     pub(crate) fn peer(&self, vi: ViIndex) -> Option<HostAddress> {
-        let number = self.connector.vis.connection_of(vi)?;
+        let number = self.connector.endpoints.connection_of(vi)?;
         let connection = self.connector.connections.get(number)?;
         Some(HostAddress(host_of(connection.remote)))
     }
 
     /// Returns the number of the VI's peer request, from the call until its outcome was taken.
     pub(crate) fn peer_request(&self, vi: ViIndex) -> Option<u64> {
-        let request = self.connector.vis.get(vi)?.peer_request.as_ref()?;
+        let request = self.connector.endpoints.get(vi)?.peer_request.as_ref()?;
         Some(request.number)
     }
 
     /// Returns the refused RDMA accesses of the peer on this VI's connection, or on the last one that
     /// broke.
     pub(crate) fn refused_accesses(&self, vi: ViIndex) -> u32 {
-        let Some(of) = self.connector.vis.get(vi) else {
+        let Some(endpoint) = self.connector.endpoints.get(vi) else {
             return 0;
         };
-        match of.phase {
+        match endpoint.phase {
             Phase::Connected(number) => {
                 let connection = self.connector.connections.get(number);
                 connection.map_or(0, |connection| connection.transfer.rx.misses.refused())
             }
-            Phase::Idle | Phase::Requesting(_) | Phase::Error => of.refused_accesses,
+            Phase::Idle | Phase::Requesting(_) | Phase::Error => endpoint.refused_accesses,
         }
     }
 

@@ -142,7 +142,7 @@ impl ViTcp {
             connector.budget.spend_units(UNBOUND_UNITS);
             return connector.serve_unbound(now_ns, number, path);
         };
-        let Some(mut params) = connector.vis.get(vi).map(|of| of.params) else {
+        let Some(mut params) = connector.endpoints.get(vi).map(|endpoint| endpoint.params) else {
             connector.connections.put(number, connection);
             return false;
         };

@@ -11,9 +11,9 @@ use super::challenge::{RequestCheck, refusal};
 use super::connection::{ReadOutcome, ReceivedRequest, Stage};
 use super::connector::Connector;
 use super::counters::Counter;
+use super::endpoint::Phase;
 use super::shared_listener::HandOff;
 use super::timers::TimerKey;
-use super::vi::Phase;
 use vitcp_lite::source::host_of;
 use vitcp_lite::transfer::StreamIo;
 
@@ -187,12 +187,15 @@ impl Connector {
                 return Err(CallError::InvalidParameter);
             }
         };
-        let of = self.vis.get_mut(vi).ok_or(CallError::InvalidParameter)?;
-        if !matches!(of.phase, Phase::Idle) {
+        let endpoint = self
+            .endpoints
+            .get_mut(vi)
+            .ok_or(CallError::InvalidParameter)?;
+        if !matches!(endpoint.phase, Phase::Idle) {
             return Err(CallError::InvalidState);
         }
-        of.compare(&request.ce, Advertised::InRequest)?;
-        of.forget_outcomes();
+        endpoint.compare(&request.ce, Advertised::InRequest)?;
+        endpoint.forget_outcomes();
         path.set_state(vi, ViState::ConnectPending);
         self.accept_with(conn, vi, &request, path);
         Ok(())
@@ -207,7 +210,7 @@ impl Connector {
     ) {
         self.advance_request(conn, ResponderEvent::Accept);
         let random = path.random();
-        let Some(of) = self.vis.get(vi) else {
+        let Some(endpoint) = self.endpoints.get(vi) else {
             return;
         };
         let (calling, called) = (
@@ -220,7 +223,7 @@ impl Connector {
         };
         let settings = &self.context.settings;
         let peer_to_peer = request.ce.attributes.peer_to_peer;
-        let mut ce = of.ce_header(names, peer_to_peer, settings.max_reads);
+        let mut ce = endpoint.ce_header(names, peer_to_peer, settings.max_reads);
         ce.mtu_bytes = ce.mtu_bytes.min(request.ce.mtu_bytes);
         ce.attributes.flow_control &= request.ce.attributes.flow_control;
         let flow_control = ce.attributes.flow_control;

@@ -83,7 +83,7 @@ impl Connector {
 
     /// Accepts the deferred peer request of a VI without a response to the VI's own request.
     pub(super) fn yield_to_peer(&mut self, now_ns: u64, vi: ViIndex, path: &mut impl StreamIo) {
-        let request = self.vis.request(vi);
+        let request = self.endpoints.request(vi);
         let Some(conn) = request.and_then(|request| request.deferred_peer.take()) else {
             return;
         };
@@ -112,7 +112,7 @@ impl Connector {
             Resolution::Accept(vi) => self.accept_peer(now_ns, conn, vi, received, path),
             Resolution::Defer(vi) => {
                 let at_ns = now_ns + self.context.settings.response_timeout_ns;
-                if let Some(request) = self.vis.request(vi) {
+                if let Some(request) = self.endpoints.request(vi) {
                     request.deferred_peer = Some(conn);
                     request.yield_at_ns = at_ns;
                 }
@@ -136,8 +136,9 @@ impl Connector {
         path: &mut impl StreamIo,
     ) {
         self.advance_request(conn, ResponderEvent::Match);
-        let of = self.vis.get(vi);
-        let differs = of.and_then(|of| of.compare(&received.ce, Advertised::InRequest).err());
+        let endpoint = self.endpoints.get(vi);
+        let differs = endpoint
+            .and_then(|endpoint| endpoint.compare(&received.ce, Advertised::InRequest).err());
         if let Some(error) = differs {
             let is_code = match error {
                 CallError::ReliabilityLevel => IsCode::ReliabilityLevel,
@@ -161,9 +162,10 @@ impl Connector {
                 && ours.deferred_peer.is_none()
                 && self.local_address_of(ours) != Some(remote)
         };
-        let requests = self.vis.requests();
-        let numbered = requests
-            .filter_map(|(vi, of, ours)| Some((of.peer_request.as_ref()?.number, vi, ours)));
+        let requests = self.endpoints.requests();
+        let numbered = requests.filter_map(|(vi, endpoint, ours)| {
+            Some((endpoint.peer_request.as_ref()?.number, vi, ours))
+        });
         let (_, vi, ours) = numbered
             .filter(|(.., ours)| matches(ours))
             .min_by_key(|(number, ..)| *number)?;
@@ -190,7 +192,7 @@ impl Connector {
 
     /// Passes a simultaneous open to the state machine of a VI's request.
     fn resolve_precedence(&mut self, vi: ViIndex, precedence: Precedence) -> Option<Resolution> {
-        let request = self.vis.request(vi)?;
+        let request = self.endpoints.request(vi)?;
         match request.on_simultaneous_open(precedence)? {
             Remaining::Theirs => {
                 if let Some(number) = request.connection.take() {

@@ -42,7 +42,7 @@ fn connect(program: &Program, vi: u32) -> TcpStream {
 }
 
 fn connection(tcp: &ViTcp, vi: u32) -> Option<&Connection> {
-    let number = tcp.connector.vis.connection_of(ViIndex(vi))?;
+    let number = tcp.connector.endpoints.connection_of(ViIndex(vi))?;
     tcp.connector.connections.get(number)
 }
 

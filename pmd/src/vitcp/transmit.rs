@@ -47,11 +47,11 @@ impl ViTcp {
     /// A VI that is not connected completes its descriptors as flushed instead (VIPL 3.3.5, 6.2).
     pub(crate) fn pump(&mut self, now_ns: u64, vi: ViIndex, path: &mut impl StreamIo) -> Pumped {
         let connector = &mut self.connector;
-        let Some(of) = connector.vis.get(vi) else {
+        let Some(endpoint) = connector.endpoints.get(vi) else {
             return Pumped::Idle;
         };
-        let is_reliable = of.is_reliable();
-        let Some(number) = connector.vis.connection_of(vi) else {
+        let is_reliable = endpoint.is_reliable();
+        let Some(number) = connector.endpoints.connection_of(vi) else {
             path.flush_sends(vi);
             return Pumped::Idle;
         };

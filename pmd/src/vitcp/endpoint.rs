@@ -25,7 +25,7 @@ pub(super) enum Phase {
 
 /// One VI.
 #[derive(Debug)]
-pub(super) struct Vi {
+pub(super) struct Endpoint {
     pub(super) params: ViParams,
     pub(super) options: ConnectionOptions,
     pub(super) phase: Phase,
@@ -37,7 +37,7 @@ pub(super) struct Vi {
     pub(super) user: u32,
 }
 
-impl Vi {
+impl Endpoint {
     pub(super) fn new(params: ViParams, options: ConnectionOptions) -> Self {
         Self {
             params,

@@ -5,17 +5,17 @@ use std::collections::BinaryHeap;
 
 use vi_types::{ConnectionOptions, ViIndex, ViParams};
 
+use super::endpoint::{Endpoint, Phase};
 use super::request::Request;
-use super::vi::{Phase, Vi};
 
 /// The VIs of a NIC.
-pub(super) struct ViTable {
-    slots: Vec<Option<Vi>>,
+pub(super) struct EndpointTable {
+    slots: Vec<Option<Endpoint>>,
     /// Unused slots; the lowest is taken next.
     free: BinaryHeap<Reverse<u32>>,
 }
 
-impl ViTable {
+impl EndpointTable {
     /// Creates a table for at most `max_vi` VIs.
     pub(super) fn new(max_vi: u32) -> Self {
         Self {
@@ -31,7 +31,7 @@ impl ViTable {
         options: ConnectionOptions,
     ) -> Option<ViIndex> {
         let Reverse(slot) = self.free.pop()?;
-        *self.slots.get_mut(slot as usize)? = Some(Vi::new(params, options));
+        *self.slots.get_mut(slot as usize)? = Some(Endpoint::new(params, options));
         Some(ViIndex(slot))
     }
 
@@ -44,18 +44,18 @@ impl ViTable {
         }
     }
 
-    pub(super) fn get(&self, vi: ViIndex) -> Option<&Vi> {
+    pub(super) fn get(&self, vi: ViIndex) -> Option<&Endpoint> {
         self.slots.get(vi.0 as usize)?.as_ref()
     }
 
-    pub(super) fn get_mut(&mut self, vi: ViIndex) -> Option<&mut Vi> {
+    pub(super) fn get_mut(&mut self, vi: ViIndex) -> Option<&mut Endpoint> {
         self.slots.get_mut(vi.0 as usize)?.as_mut()
     }
 
     /// Returns a VI that may be changed by its consumer: an Idle one.
-    pub(super) fn idle(&mut self, vi: ViIndex) -> Option<&mut Vi> {
+    pub(super) fn idle(&mut self, vi: ViIndex) -> Option<&mut Endpoint> {
         self.get_mut(vi)
-            .filter(|vi| matches!(vi.phase, Phase::Idle))
+            .filter(|endpoint| matches!(endpoint.phase, Phase::Idle))
     }
 
     /// Returns the connection request of a VI, if it has one.
@@ -75,12 +75,12 @@ impl ViTable {
     }
 
     /// Iterates over the VIs with a connection request.
-    pub(super) fn requests(&self) -> impl Iterator<Item = (ViIndex, &Vi, &Request)> {
+    pub(super) fn requests(&self) -> impl Iterator<Item = (ViIndex, &Endpoint, &Request)> {
         let slots = self.slots.iter().zip(0..);
         slots.filter_map(|(slot, index)| {
-            let vi = slot.as_ref()?;
-            match &vi.phase {
-                Phase::Requesting(request) => Some((ViIndex(index), vi, &**request)),
+            let endpoint = slot.as_ref()?;
+            match &endpoint.phase {
+                Phase::Requesting(request) => Some((ViIndex(index), endpoint, &**request)),
                 Phase::Idle | Phase::Connected(_) | Phase::Error => None,
             }
         })
