@@ -141,7 +141,7 @@ table! {
         /// file must be accessible to its owner only. It is read when the NIC is opened.
         pub key_file: Option<PathBuf> = None, value("the path of a file, in quotes");
         /// All connections use TLS; hosts without TLS, or with certificates of other authorities, are rejected. The TCP
-        /// port cannot be shared by several programs.
+        /// port cannot be shared by several programs. Rust programs need the feature `tls` of `vipl` to open it.
         pub tls: Option<TlsConfig> = None, Form::Table(table_form::<TlsConfig>(
             ", with certificate, private_key and authorities",
             read_complete_table::<TlsConfig>,

@@ -9,7 +9,8 @@ use super::connection_table::ConnectionTable;
 use super::context::Context;
 use super::counters::Counter;
 use super::poll_sockets::MAX_READS;
-use super::socket::is_would_block;
+use super::stream_error::is_would_block;
+
 use super::timers::TimerKey;
 use super::unbound::Unbound;
 

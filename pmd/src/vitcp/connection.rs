@@ -9,8 +9,9 @@ use vitcp_lite::machine::responder::{ResponderEvent, ResponderState};
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 use vitcp_lite::{CeHeader, Flags, Item, Segment};
 
-use super::socket::{Stream, is_would_block};
-use super::tls::{is_budget_spent, is_tls_error, needs_turn};
+use super::socket::Stream;
+use super::stream_error::{is_budget_spent, is_tls_error, is_would_block, needs_turn};
+
 use super::unbound::Unbound;
 use vitcp_lite::transfer::Transfer;
 

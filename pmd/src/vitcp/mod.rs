@@ -15,7 +15,8 @@
 //! | `keys`, `challenge` | keys shared with other hosts; challenges and proofs |
 //! | `shared_listener` | one TCP port for all programs of a host |
 //! | `socket`, `epoll_set` | non-blocking TCP sockets and epoll: system calls |
-//! | `tls`, `credentials` | TLS on the sockets; certificates and keys |
+//! | `tls`, `credentials` | TLS on the sockets; certificates and keys. Without the feature `tls`: `without_tls` |
+//! | `stream_error` | what an error of a socket or of TLS means |
 //! | `handshakes` | turns of TLS handshakes |
 //! | `stream_port` | the sockets as a `Port` of the poller |
 //! | `context`, `timers`, `counters`, `budget` | settings, timers, counters, limits of one poll |
@@ -41,6 +42,7 @@ mod connection_table;
 mod connector;
 mod context;
 mod counters;
+#[cfg(feature = "tls")]
 mod credentials;
 mod endpoint;
 mod endpoint_table;
@@ -56,30 +58,41 @@ mod shared_listener;
 mod simultaneous_open;
 mod socket;
 mod sockets;
+mod stream_error;
 mod stream_port;
 #[cfg(test)]
 mod testkit;
 #[cfg(test)]
 mod tests;
 mod timers;
+#[cfg(feature = "tls")]
 mod tls;
 mod transmit;
 mod unbound;
+#[cfg(not(feature = "tls"))]
+mod without_tls;
 
 pub(crate) use connector::Connector;
+#[cfg(feature = "tls")]
 pub(crate) use credentials::Credentials;
 pub(crate) use handshakes::HandshakeLimits;
 pub(crate) use keys::Keys;
 pub(crate) use shared_listener::{ListenState, check_listening};
 pub(crate) use socket::try_bind;
 pub(crate) use stream_port::StreamPort;
+#[cfg(not(feature = "tls"))]
+pub(crate) use without_tls::Credentials;
 
 use context::Context;
 use counters::Counter;
 use endpoint::Phase;
 use timers::TimerKey;
+#[cfg(feature = "tls")]
+use tls::TlsSession;
 use vitcp_lite::source::host_of;
 use vitcp_lite::transfer::{Counter as TransferCounter, MemoryRanges, SendBatch, StreamIo};
+#[cfg(not(feature = "tls"))]
+use without_tls::TlsSession;
 
 /// Maximum user bytes in a segment of a send.
 pub(crate) const NATIVE_MTU_BYTES: u32 = 65_535 - SEGMENT_HEADER_BYTES as u32;

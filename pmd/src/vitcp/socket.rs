@@ -9,10 +9,11 @@ use std::time::Duration;
 use pmd_port::fork::Descriptor;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
+use super::Credentials;
+use super::TlsSession;
 use super::context::Context;
 use super::counters::Counter;
-use super::credentials::Credentials;
-use super::tls::{TlsSession, is_tls_error, is_truncated};
+use super::stream_error::{is_tls_error, is_truncated};
 use vitcp_lite::source::host_of;
 use vitcp_lite::transfer::{CloseReason, MemoryRange, MemoryRanges};
 
@@ -20,6 +21,8 @@ use vitcp_lite::transfer::{CloseReason, MemoryRange, MemoryRanges};
 const BACKLOG: i32 = 1024;
 /// Unanswered keepalive probes after which a host is lost.
 const PROBES: u32 = 3;
+/// Approximate limit of encrypted bytes that TCP has not taken; written with one system call.
+pub(super) const SEND_BUFFER_BYTES: usize = 256 << 10;
 /// Maximum bytes that one call of [`Stream::discard`] discards.
 const DISCARDED_BYTES: usize = 128 << 10;
 /// Lower limit and default of the assumed TCP segment size in bytes.
@@ -435,11 +438,6 @@ fn syscall_result(result: isize) -> Option<io::Result<usize>> {
     }
     let error = io::Error::last_os_error();
     (error.kind() != io::ErrorKind::Interrupted).then_some(Err(error))
-}
-
-/// Checks for `EAGAIN`: the operation would block.
-pub(super) fn is_would_block(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::WouldBlock
 }
 
 /// Returns why a connection breaks on which a system call failed, and counts an error of TLS.

@@ -16,7 +16,8 @@ use super::shared_listener::{
     FromOwner, HandoffRequest, LISTENER_GENERATION, ListenState, MAX_MESSAGES, OWNER,
     SentChallenge, TCP_LISTENER, UNIX_LISTENER,
 };
-use super::socket::{Stream, is_would_block};
+use super::socket::Stream;
+use super::stream_error::is_would_block;
 use super::timers::TimerKey;
 use super::unbound::Unbound;
 use vitcp_lite::transfer::{Counter as TransferCounter, StreamIo};

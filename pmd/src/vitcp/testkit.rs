@@ -9,7 +9,8 @@ use vi_types::{PtagHandle, ViAttributes};
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 
 use super::ViTcp;
-use super::socket::is_would_block;
+use super::stream_error::is_would_block;
+
 use crate::config::{Network, NicConfig, TlsConfig, ViTcp as ViTcpConfig};
 use crate::datapath::Datapath;
 use crate::device::Device;

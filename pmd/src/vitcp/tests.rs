@@ -12,7 +12,8 @@ use vi_types::{Discriminator, HostAddress, NetAddress, ViIndex, ViState};
 use self::tls_client::{Certificates, TlsClient};
 use super::budget::{MAX_POLL_UNITS, MAX_TURN_UNITS};
 use super::connection::Connection;
-use super::socket::is_would_block;
+use super::stream_error::is_would_block;
+
 use super::testkit::{CONNECT_ACCEPT, NAMED, NO_MATCH, Program, request, with_tls};
 use super::{MAX_ACCEPTS, ViTcp};
 use vitcp_lite::Source;

@@ -12,10 +12,9 @@ use vi_core::log_limiter::LogLimiter;
 use vi_core::memory::copy;
 
 use super::credentials::{Credentials, is_valid_for};
+use super::socket::SEND_BUFFER_BYTES;
 use vitcp_lite::transfer::MemoryRanges;
 
-/// Approximate limit of encrypted bytes that TCP has not taken; written with one system call.
-pub(super) const SEND_BUFFER_BYTES: usize = 256 << 10;
 /// Bytes of the buffer for received data that is not decrypted.
 const CIPHERTEXT_BYTES: usize = 32 << 10;
 /// Bytes of the buffer in which the plaintext of a record is gathered.
@@ -52,26 +51,6 @@ impl core::fmt::Debug for TlsSession {
         // Neither keys nor data.
         f.debug_struct("TlsSession").finish_non_exhaustive()
     }
-}
-
-/// Checks for a TLS error: the peer violated TLS, or one side refused the other.
-pub(super) fn is_tls_error(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::InvalidData
-}
-
-/// Checks for an end of TCP without close_notify.
-pub(super) fn is_truncated(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::UnexpectedEof
-}
-
-/// Checks whether a read used up its system calls: there may be more data.
-pub(super) fn is_budget_spent(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::Interrupted
-}
-
-/// Checks whether a read found data of the handshake, which needs a turn.
-pub(super) fn needs_turn(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::ResourceBusy
 }
 
 /// Counts the records of a stream.

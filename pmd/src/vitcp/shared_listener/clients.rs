@@ -19,7 +19,8 @@ use crate::vitcp::connection::Connection;
 use crate::vitcp::context::Context;
 use crate::vitcp::counters::Counter;
 use crate::vitcp::epoll_set::EpollSet;
-use crate::vitcp::socket::{ListenSocket, is_would_block};
+use crate::vitcp::socket::ListenSocket;
+use crate::vitcp::stream_error::is_would_block;
 use crate::vitcp::timers::TimerKey;
 
 /// What a client has received from the owner.
