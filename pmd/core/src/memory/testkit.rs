@@ -74,7 +74,7 @@ impl Process {
         let start = address as *mut libc::c_void;
         // SAFETY: this process's copy of the pages, which is not used.
         let done = unsafe { libc::mprotect(start, len_bytes as usize, libc::PROT_NONE) };
-        assert_eq!(done, 0);
+        assert_eq!(done, 0, "{}", io::Error::last_os_error());
         let memory = File::options()
             .read(true)
             .write(true)
@@ -259,12 +259,14 @@ pub fn locked_mappings_of(fd: &OwnedFd) -> usize {
     count
 }
 
-/// Maps memory that cannot be locked: its second page is unmapped again.
+/// Maps memory that cannot be locked: its second page is replaced by an inaccessible one. It is not unmapped, since another
+/// thread could get its address before the whole mapping is.
 pub fn unlockable_memory(fd: &OwnedFd) -> MappedMemory {
     let memory = MappedMemory::map(fd.try_clone().unwrap(), 0, 2 * PAGE_BYTES).unwrap();
-    let second = memory.address() + PAGE_BYTES;
+    let second = (memory.address() + PAGE_BYTES) as *mut libc::c_void;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
     // SAFETY: a page of the mapping, which the test does not access.
-    let unmapped = unsafe { libc::munmap(second as *mut _, PAGE_BYTES as usize) };
-    assert_eq!(unmapped, 0);
+    let at = unsafe { libc::mmap(second, PAGE_BYTES as usize, libc::PROT_NONE, kind, -1, 0) };
+    assert_eq!(at, second);
     memory
 }
