@@ -39,7 +39,7 @@ pub use counters::{Counter, Counters};
 pub use ending::CloseReason;
 pub use plan::{Plan, Stop};
 pub use ranges::{MemoryRange, MemoryRanges};
-pub use receive::Receiver;
+pub use receive::{Receiver, WORD_BYTES};
 pub use send_batch::{CORK_NS, CORK_POLLS, SendBatch};
 pub use stream_io::{BufferAccess, MessageMemory, RemoteAccess, StreamIo};
 
@@ -207,6 +207,7 @@ impl PartialWord {
     /// Appends bytes; an aligned word must have space for them.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         let end = self.count + bytes.len();
+        debug_assert!(end <= self.bytes.len(), "more than a word");
         if let Some(to) = self.bytes.get_mut(self.count..end) {
             to.copy_from_slice(bytes);
             self.count = end;

@@ -13,6 +13,8 @@ use super::engine_io::work_of;
 use super::{Datapath, ViPath};
 use vitcp_lite::transfer::{BufferAccess, MemoryRanges, MessageMemory, RemoteAccess, StreamIo};
 
+const _: () = assert!(vitcp_lite::transfer::WORD_BYTES == copy::WORD_BYTES);
+
 /// Maximum memory ranges of one message in one system call: a message in more ranges is copied.
 const MAX_RANGES: usize = 32;
 

@@ -46,8 +46,9 @@ impl Connector {
                 return;
             }
         };
-        let is_certified = connection.stream.is_certified_for(connection.remote.ip());
-        if ce.attributes.peer_to_peer && !is_certified {
+        // As that of the host that our own request connects to: either request may make the connection.
+        let is_certified = || connection.stream.is_certified_for(connection.remote.ip());
+        if ce.attributes.peer_to_peer && !is_certified() {
             self.refuse_unproven(now_ns, number, header, Counter::DropWrongCertificate);
             return;
         }

@@ -314,7 +314,7 @@ impl Stream {
         // TCP drops the bytes instead of copying them.
         let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
         loop {
-            // SAFETY: with `MSG_TRUNC` the kernel writes nothing.
+            // SAFETY: of a TCP socket the kernel writes nothing with `MSG_TRUNC`.
             let got = unsafe { receive(fd, nowhere, DISCARDED_BYTES, flags) };
             if let Some(result) = syscall_result(got) {
                 return result;
@@ -380,7 +380,8 @@ fn iovecs(ranges: &MemoryRanges) -> &[libc::iovec] {
             && offset_of!(MemoryRange, bytes) == offset_of!(libc::iovec, iov_len)
     );
     let ranges = ranges.as_slice();
-    // SAFETY: both types are an address and a length, of the same layout, and any value of either is valid.
+    // SAFETY: both types are an address and a length, of the same layout, and any value of either is valid. Only the
+    // kernel follows the addresses.
     unsafe { core::slice::from_raw_parts(ranges.as_ptr().cast(), ranges.len()) }
 }
 

@@ -10,6 +10,7 @@ use super::ViTcp;
 use super::connection::Connection;
 use super::context::Context;
 use super::counters::Counter;
+use super::endpoint::Phase;
 use super::socket::close_reason;
 use super::stream_error::is_would_block;
 use super::timers::TimerKey;
@@ -52,7 +53,7 @@ impl ViTcp {
             return Pumped::Idle;
         };
         let is_reliable = endpoint.is_reliable();
-        let Some(number) = connector.endpoints.connection_of(vi) else {
+        let Phase::Connected(number) = endpoint.phase else {
             path.flush_sends(vi);
             return Pumped::Idle;
         };

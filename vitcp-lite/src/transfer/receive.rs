@@ -15,6 +15,7 @@ use crate::{
 use vi_types::{AsyncError, Claim, Completion, Status, ViIndex, ViParams};
 
 use failure::Failure;
+pub use rdma::WORD_BYTES;
 use rdma::place_write;
 
 use super::{
@@ -89,7 +90,7 @@ pub struct Receiver<'a, P> {
     pub now_ns: u64,
     /// The VI.
     pub vi: ViIndex,
-    /// Its attributes.
+    /// Its attributes, with the maximum message size that both sides agreed on.
     pub params: ViParams,
     /// The connection.
     pub transfer: &'a mut Transfer,

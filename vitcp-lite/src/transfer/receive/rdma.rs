@@ -9,8 +9,8 @@ use crate::transfer::in_flight::{OperationKind, SentDescriptor};
 use crate::transfer::stream_io::RemoteAccess;
 use crate::transfer::{CloseReason, ReadJob, RxKind, RxMessage, StreamIo};
 
-/// Bytes of a word that is written whole.
-const WORD_BYTES: usize = 8;
+/// Bytes of an aligned word, which is written whole.
+pub const WORD_BYTES: usize = 8;
 /// Maximum bytes of one copy: longer ones may use string instructions, which can split aligned words.
 const COPY_BYTES: usize = 2048;
 
