@@ -3,6 +3,10 @@
 use fcvi_frame::els::{LsRjt, RejectExplanation, RejectReason};
 
 use super::counters::LoginCounter;
+use super::frames::ElsOut;
+
+/// The answer to a request, or none if it is deferred.
+pub(super) type Answer = Result<Option<ElsOut>, Refused>;
 
 /// A refusal, and the counter for it.
 pub(super) struct Refused(pub(super) LoginCounter, pub(super) LsRjt);

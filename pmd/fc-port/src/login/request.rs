@@ -12,17 +12,15 @@ use super::frames::{ElsOut, Received};
 use super::login_verification::Doubt;
 use super::port::RemotePort;
 use super::process;
-use super::refusal::{Refused, busy, in_progress, malformed, unsupported, wrong_parameters};
+use super::refusal::{
+    Answer, Refused, busy, in_progress, malformed, unsupported, wrong_parameters,
+};
 use super::state::{Event, PortState};
 use super::synonym::{Check, skips};
 
 impl RemotePort {
     /// Answers a request. Returns no answer if it is deferred until the login is verified.
-    pub(super) fn answer(
-        &mut self,
-        context: &mut Context,
-        request: &Received<'_>,
-    ) -> Result<Option<ElsOut>, Refused> {
+    pub(super) fn answer(&mut self, context: &mut Context, request: &Received<'_>) -> Answer {
         match (request.command, self.login) {
             (ElsCommand::Flogi, _) => self.take_flogi(context, request),
             (ElsCommand::Plogi, _) => self.take_plogi(context, request),
@@ -33,11 +31,7 @@ impl RemotePort {
         }
     }
 
-    fn take_flogi(
-        &mut self,
-        context: &mut Context,
-        request: &Received<'_>,
-    ) -> Result<Option<ElsOut>, Refused> {
+    fn take_flogi(&mut self, context: &mut Context, request: &Received<'_>) -> Answer {
         let theirs = Login::parse(request.command, request.payload).map_err(|_| malformed())?;
         if theirs.port_name != self.neighbour.port_name {
             return Err(wrong_parameters(RejectExplanation::InvalidPortName));
@@ -53,11 +47,7 @@ impl RemotePort {
         Ok(Some(context.config.login_accept(request)))
     }
 
-    fn take_plogi(
-        &mut self,
-        context: &mut Context,
-        request: &Received<'_>,
-    ) -> Result<Option<ElsOut>, Refused> {
+    fn take_plogi(&mut self, context: &mut Context, request: &Received<'_>) -> Answer {
         let theirs = Login::parse(request.command, request.payload).map_err(|_| malformed())?;
         let login = context
             .config
@@ -97,11 +87,7 @@ impl RemotePort {
         Ok(Some(context.config.login_accept(request)))
     }
 
-    fn take_logo(
-        &mut self,
-        context: &mut Context,
-        request: &Received<'_>,
-    ) -> Result<Option<ElsOut>, Refused> {
+    fn take_logo(&mut self, context: &mut Context, request: &Received<'_>) -> Answer {
         let logo = Logo::parse(request.payload).map_err(|_| malformed())?;
         if logo.port_name != self.neighbour.port_name {
             return Err(wrong_parameters(RejectExplanation::InvalidPortName));
