@@ -46,7 +46,8 @@ impl Transfer {
         }
     }
 
-    /// As [`Transfer::posted_word`], for a control segment, which is sent in any case: marks the value as advertised.
+    /// Returns the current Rx Descriptors Posted for a control segment, which is sent in any case: marks the value as
+    /// advertised.
     pub fn advertise_posted(&mut self, vi: ViIndex, path: &mut impl StreamIo) -> u16 {
         let word = self.posted_word(vi, path);
         self.rx.note_advertised();
