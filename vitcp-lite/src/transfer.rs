@@ -56,8 +56,8 @@ pub struct Transfer {
     pub tx: Tx,
     /// Receive state.
     pub rx: Rx,
-    /// Maximum message size that both sides agreed on.
-    pub max_transfer_bytes: u32,
+    /// Attributes of the VI, with the maximum message size that both sides agreed on.
+    pub params: ViParams,
 }
 
 /// What both sides agreed on when they connected.
@@ -84,7 +84,12 @@ impl Default for Transfer {
         Self {
             tx: Tx::new(),
             rx: Rx::new(),
-            max_transfer_bytes: 0,
+            params: ViParams {
+                level: ReliabilityLevel::UnreliableDelivery,
+                max_transfer_bytes: 0,
+                rdma_write: false,
+                rdma_read: false,
+            },
         }
     }
 }
@@ -99,7 +104,10 @@ impl Transfer {
         } else {
             0
         };
-        self.max_transfer_bytes = params.max_transfer_bytes.min(theirs.mtu_bytes);
+        self.params = ViParams {
+            max_transfer_bytes: params.max_transfer_bytes.min(theirs.mtu_bytes),
+            ..*params
+        };
         let tx = &mut self.tx;
         tx.in_flight = InFlight::new(in_flight, theirs.read_window);
         // The most that read_request accepts, so that no message allocates; at least one, which it refuses.

@@ -287,7 +287,7 @@ impl Connector {
         let connection = self.connections.get(self.endpoints.connection_of(vi)?)?;
         Some(NegotiatedOptions {
             flow_control: connection.transfer.tx.credits.is_some(),
-            max_transfer_bytes: connection.transfer.max_transfer_bytes,
+            max_transfer_bytes: connection.transfer.params.max_transfer_bytes,
             security: connection.security.clone(),
         })
     }

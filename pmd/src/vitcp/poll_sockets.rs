@@ -2,7 +2,7 @@
 
 use std::io;
 
-use vi_types::{ViIndex, ViParams};
+use vi_types::ViIndex;
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 
 use super::budget::Budget;
@@ -143,11 +143,6 @@ impl ViTcp {
             connector.budget.spend_units(UNBOUND_UNITS);
             return connector.serve_unbound(now_ns, number, path);
         };
-        let Some(mut params) = connector.endpoints.get(vi).map(|endpoint| endpoint.params) else {
-            connector.connections.put(number, connection);
-            return false;
-        };
-        params.max_transfer_bytes = connection.transfer.max_transfer_bytes;
         let mut received = false;
         let mut reason = None;
         connector.budget.begin_turn();
@@ -155,7 +150,7 @@ impl ViTcp {
             if !connection.may_read || self.connector.budget.turn_units == 0 {
                 break;
             }
-            match self.read(now_ns, (vi, params), &mut connection, path) {
+            match self.read(now_ns, vi, &mut connection, path) {
                 Ok(any) => received |= any,
                 Err(error) => {
                     reason = Some(error);
@@ -187,7 +182,7 @@ impl ViTcp {
     fn read(
         &mut self,
         now_ns: u64,
-        (vi, params): (ViIndex, ViParams),
+        vi: ViIndex,
         connection: &mut Connection,
         path: &mut impl StreamIo,
     ) -> Result<bool, CloseReason> {
@@ -234,7 +229,6 @@ impl ViTcp {
         let mut receiver = Receiver {
             now_ns,
             vi,
-            params,
             transfer: &mut connection.transfer,
             path,
             misses: &mut self.connector.misses,

@@ -52,7 +52,6 @@ impl ViTcp {
         let Some(endpoint) = connector.endpoints.get(vi) else {
             return Pumped::Idle;
         };
-        let is_reliable = endpoint.is_reliable();
         let Phase::Connected(number) = endpoint.phase else {
             path.flush_sends(vi);
             return Pumped::Idle;
@@ -60,9 +59,7 @@ impl ViTcp {
         let Some(mut connection) = connector.connections.take(number) else {
             return Pumped::Idle;
         };
-        let vi_and_level = (vi, is_reliable);
-        let (reason, pumped) =
-            self.pump_connection(now_ns, vi_and_level, (number, &mut connection), path);
+        let (reason, pumped) = self.pump_connection(now_ns, vi, (number, &mut connection), path);
         let (has_space, write_failed) = (connection.may_write, connection.write_failed);
         let connector = &mut self.connector;
         connector.connections.put(number, connection);
@@ -82,7 +79,7 @@ impl ViTcp {
     fn pump_connection(
         &mut self,
         now_ns: u64,
-        vi: (ViIndex, bool),
+        vi: ViIndex,
         (number, connection): (u32, &mut Connection),
         path: &mut impl StreamIo,
     ) -> (Option<CloseReason>, Pumped) {
@@ -90,12 +87,12 @@ impl ViTcp {
             if !connection.may_write {
                 return (None, Pumped::Idle);
             }
-            let single = self.send_single(now_ns, vi.0, connection, path);
+            let single = self.send_single(now_ns, vi, connection, path);
             let call =
                 single.unwrap_or_else(|| self.send(now_ns, vi, (number, &mut *connection), path));
             match call {
                 // The poller fails the VI next.
-                SendResult::All if path.is_failing(vi.0) => return (None, Pumped::Idle),
+                SendResult::All if path.is_failing(vi) => return (None, Pumped::Idle),
                 SendResult::All => {}
                 SendResult::Nothing | SendResult::WouldBlock => return (None, Pumped::Idle),
                 SendResult::Break(reason) => return (Some(reason), Pumped::Idle),
@@ -108,7 +105,7 @@ impl ViTcp {
     fn send(
         &mut self,
         now_ns: u64,
-        (vi, is_reliable): (ViIndex, bool),
+        vi: ViIndex,
         (number, connection): (u32, &mut Connection),
         path: &mut impl StreamIo,
     ) -> SendResult {
@@ -118,13 +115,12 @@ impl ViTcp {
         if path.is_failing(vi) {
             return SendResult::Nothing;
         }
-        let stop = match Plan::new((vi, is_reliable), transfer, &mut self.batch, path).all() {
+        let stop = match Plan::new(vi, transfer, &mut self.batch, path).all() {
             Ok(stop) => stop,
             Err(reason) => return SendResult::Break(reason),
         };
         transfer.note_starving(stop, &mut context.transfer_counters);
         if self.batch.is_empty() {
-            let vi = (vi, is_reliable);
             return match stop {
                 Stop::Fault(status) => transfer.complete_with_fault(vi, status, path).into(),
                 Stop::MemoryInvalid => transfer.abort_message(vi, path).into(),

@@ -45,7 +45,6 @@ pub enum Stop {
 /// Planner of the segments of one system call.
 pub struct Plan<'a, P> {
     vi: ViIndex,
-    is_reliable: bool,
     transfer: &'a mut Transfer,
     batch: &'a mut SendBatch,
     path: &'a mut P,
@@ -56,7 +55,7 @@ pub struct Plan<'a, P> {
 impl<'a, P: StreamIo> Plan<'a, P> {
     /// Creates a planner that fills an empty batch with the segments of a VI.
     pub fn new(
-        (vi, is_reliable): (ViIndex, bool),
+        vi: ViIndex,
         transfer: &'a mut Transfer,
         batch: &'a mut SendBatch,
         path: &'a mut P,
@@ -64,7 +63,6 @@ impl<'a, P: StreamIo> Plan<'a, P> {
         batch.clear();
         Self {
             vi,
-            is_reliable,
             transfer,
             batch,
             path,
@@ -247,7 +245,7 @@ impl<'a, P: StreamIo> Plan<'a, P> {
             return Err(Stop::Empty);
         };
         let mut work = work;
-        if work.length_bytes > self.transfer.max_transfer_bytes && work.fault.is_ok() {
+        if work.length_bytes > self.transfer.params.max_transfer_bytes && work.fault.is_ok() {
             // The negotiated size is less than the VI's at the time of the post.
             work.fault = Status::LENGTH;
         }
@@ -303,7 +301,7 @@ impl<'a, P: StreamIo> Plan<'a, P> {
         let Operation::Read { remote } = work.operation else {
             return Err(Stop::Wait);
         };
-        if !self.is_reliable {
+        if !self.transfer.params.level.is_reliable() {
             return Err(self.fault_at(planned, Status::FORMAT));
         }
         let mut header = self.header(SegmentType::ReadRequest, number);

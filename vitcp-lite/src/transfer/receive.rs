@@ -12,7 +12,7 @@ use crate::source::Source;
 use crate::{
     Flags, Headers, Item, RdmaHeader, Segment, SegmentHeader, SegmentType, ViErrorType, is_after,
 };
-use vi_types::{AsyncError, Claim, Completion, Status, ViIndex, ViParams};
+use vi_types::{AsyncError, Claim, Completion, Status, ViIndex};
 
 use failure::Failure;
 pub use rdma::WORD_BYTES;
@@ -75,7 +75,7 @@ impl Transfer {
         let placed = message.placed_bytes;
         match message.kind {
             RxKind::Receive { capacity_bytes } => {
-                let limit = capacity_bytes.min(self.max_transfer_bytes);
+                let limit = capacity_bytes.min(self.params.max_transfer_bytes);
                 Some((MessageMemory::Receive, placed, limit.saturating_sub(placed)))
             }
             // A direct read could write an aligned word in two parts.
@@ -90,8 +90,6 @@ pub struct Receiver<'a, P> {
     pub now_ns: u64,
     /// The VI.
     pub vi: ViIndex,
-    /// Its attributes, with the maximum message size that both sides agreed on.
-    pub params: ViParams,
     /// The connection.
     pub transfer: &'a mut Transfer,
     /// Queues and memory of the VI.
@@ -431,7 +429,7 @@ impl<P: StreamIo> Receiver<'_, P> {
         let placed = match message.kind {
             RxKind::Receive { capacity_bytes } => {
                 message.placed_bytes = end as u32;
-                if end > u64::from(capacity_bytes.min(self.params.max_transfer_bytes)) {
+                if end > u64::from(capacity_bytes.min(self.transfer.params.max_transfer_bytes)) {
                     Err(Failure::TooLong)
                 } else if self.path.place_receive(vi, 0, offset, bytes) {
                     Ok(())

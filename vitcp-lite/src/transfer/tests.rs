@@ -64,7 +64,6 @@ struct End {
     batch: SendBatch,
     misses: PeerMisses<crate::Source>,
     counters: Counters,
-    params: ViParams,
 }
 
 impl End {
@@ -86,19 +85,17 @@ impl End {
             batch: SendBatch::default(),
             misses: PeerMisses::new(MissLimits::default()),
             counters: Counters::default(),
-            params: params(level),
         }
     }
 
     /// Sends once; TCP takes at most `limit` bytes. Returns them.
     fn send(&mut self, limit: usize) -> Result<Vec<u8>, CloseReason> {
-        let is_reliable = self.params.level.is_reliable();
         let (transfer, host) = (&mut self.transfer, &mut self.host);
         transfer.tx.complete_answered(VI, host);
-        let stop = Plan::new((VI, is_reliable), transfer, &mut self.batch, host).all()?;
+        let stop = Plan::new(VI, transfer, &mut self.batch, host).all()?;
         if self.batch.is_empty() {
             if let Stop::Fault(status) = stop {
-                transfer.complete_with_fault((VI, is_reliable), status, host)?;
+                transfer.complete_with_fault(VI, status, host)?;
             }
             return Ok(Vec::new());
         }
@@ -113,7 +110,6 @@ impl End {
         Receiver {
             now_ns: 0,
             vi: VI,
-            params: self.params,
             transfer: &mut self.transfer,
             path: &mut self.host,
             misses: &mut self.misses,

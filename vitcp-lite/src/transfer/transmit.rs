@@ -94,7 +94,7 @@ impl Transfer {
         }
         let limit_bytes = (self.tx.segment_bytes)
             .saturating_sub(SEGMENT_HEADER_BYTES as u32)
-            .min(self.max_transfer_bytes);
+            .min(self.params.max_transfer_bytes);
         let (to, payload) = batch.single()?;
         let limit = payload.len().min(limit_bytes as usize);
         let work = path.copy_lone_send(vi, payload.get_mut(..limit)?)?;
@@ -214,7 +214,7 @@ impl Transfer {
     #[cold]
     pub fn complete_with_fault(
         &mut self,
-        (vi, is_reliable): (ViIndex, bool),
+        vi: ViIndex,
         status: Status,
         path: &mut impl StreamIo,
     ) -> Result<bool, CloseReason> {
@@ -225,7 +225,7 @@ impl Transfer {
         }
         flight.fault = None;
         path.complete_send(vi, status, 0);
-        match is_reliable {
+        match self.params.level.is_reliable() {
             true => Err(CloseReason::Local),
             false => Ok(true),
         }
@@ -236,7 +236,7 @@ impl Transfer {
     #[cold]
     pub fn abort_message(
         &mut self,
-        (vi, is_reliable): (ViIndex, bool),
+        vi: ViIndex,
         path: &mut impl StreamIo,
     ) -> Result<bool, CloseReason> {
         let Some(open) = self.tx.open.take() else {
@@ -267,7 +267,7 @@ impl Transfer {
             0 => Status::PROTECTION,
             _ => Status::PROTECTION.with(Status::PARTIAL),
         };
-        self.complete_with_fault((vi, is_reliable), status, path)
+        self.complete_with_fault(vi, status, path)
     }
 }
 

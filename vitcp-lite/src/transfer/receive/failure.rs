@@ -38,7 +38,7 @@ impl<P: StreamIo> Receiver<'_, P> {
             }
             Failure::Protection => (Status::PROTECTION, ViErrorType::Descriptor),
         };
-        let reliable = self.params.level.is_reliable();
+        let reliable = self.transfer.params.level.is_reliable();
         match kind {
             RxKind::Receive { .. } => self.complete_error(status, false),
             RxKind::Write { claimed: true, .. } => self.complete_error(status, true),
@@ -58,7 +58,7 @@ impl<P: StreamIo> Receiver<'_, P> {
     /// Breaks the connection at a reliable level because the last message failed; its sender gets the error
     /// if it uses acknowledgements.
     pub(super) fn break_if_reliable(&mut self, vi_error: ViErrorType) -> Result<(), CloseReason> {
-        if !self.params.level.is_reliable() {
+        if !self.transfer.params.level.is_reliable() {
             return Ok(());
         }
         let is_code = match vi_error {

@@ -74,11 +74,11 @@ impl<P: StreamIo> Receiver<'_, P> {
         let target = (rdma.address, rdma.handle);
         let bytes = rdma.total_bytes;
         let limited = self.transfer.rx.misses.is_watched() && self.is_limited();
-        if limited && !self.params.level.is_reliable() {
+        if limited && !self.transfer.params.level.is_reliable() {
             return self.drop_limited();
         }
-        let allowed = self.params.rdma_write
-            && bytes <= self.params.max_transfer_bytes
+        let allowed = self.transfer.params.rdma_write
+            && bytes <= self.transfer.params.max_transfer_bytes
             && !limited
             && self.may_access(target, bytes, RemoteAccess::Write);
         if immediate {
@@ -127,13 +127,13 @@ impl<P: StreamIo> Receiver<'_, P> {
         rdma: &RdmaHeader,
     ) -> Result<(), CloseReason> {
         self.next_number(header)?;
-        if !self.params.level.is_reliable() {
+        if !self.transfer.params.level.is_reliable() {
             return Err(CloseReason::Protocol(Counter::DropOutOfOrder));
         }
         let source = (rdma.address, rdma.handle);
         let bytes = rdma.total_bytes;
-        let allowed = self.params.rdma_read
-            && bytes <= self.params.max_transfer_bytes
+        let allowed = self.transfer.params.rdma_read
+            && bytes <= self.transfer.params.max_transfer_bytes
             && !(self.transfer.rx.misses.is_watched() && self.is_limited())
             && self.may_access(source, bytes, RemoteAccess::Read);
         let responses = &mut self.transfer.tx.read_responses;

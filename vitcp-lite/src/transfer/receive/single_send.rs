@@ -21,7 +21,7 @@ impl<P: StreamIo> Receiver<'_, P> {
         let rx = &self.transfer.rx;
         let fits = rx.message.is_none()
             && header.message == rx.number.wrapping_add(1)
-            && payload.len() <= self.params.max_transfer_bytes as usize;
+            && payload.len() <= self.transfer.params.max_transfer_bytes as usize;
         if !fits {
             return Ok(false);
         }
