@@ -18,7 +18,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use vi_types::misses::ConnectionMisses;
-use vi_types::{ReliabilityLevel, SendWork, ViParams};
+use vi_types::{MessageDestination, ReliabilityLevel, SendWork, ViParams};
 
 use crate::source::Source;
 use crate::{CeHeader, Credits, Decoder, ExactLevel, Posted, SegmentType};
@@ -175,26 +175,11 @@ pub struct Tx {
     pub pushed_ns: u64,
 }
 
-/// Destination of a message that is being received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RxKind {
-    /// A send into the claimed receive descriptor.
-    Receive { capacity_bytes: u32 },
-    /// An RDMA write; `claimed` if its immediate data took a receive descriptor.
-    Write {
-        target: (u64, u32),
-        total_bytes: u32,
-        claimed: bool,
-    },
-    /// Failed; the rest is discarded.
-    Discard,
-}
-
 /// A message that is being received.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RxMessage {
     pub(crate) number: u32,
-    pub(crate) kind: RxKind,
+    pub(crate) kind: MessageDestination,
     pub(crate) write: bool,
     pub(crate) placed_bytes: u32,
     /// Of an RDMA write: received bytes after the placed ones.

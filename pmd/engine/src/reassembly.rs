@@ -5,6 +5,7 @@
 //! has arrived, because only then its receive descriptor is known.
 
 use std::collections::VecDeque;
+use vi_types::MessageDestination;
 
 use fcvi_frame::fc::{FCtl, FcHeader};
 use fcvi_frame::fcoe::Sof;
@@ -19,32 +20,6 @@ mod received_ranges;
 use received_ranges::ReceivedRanges;
 pub(crate) use received_ranges::{Position, ReceivedRange};
 
-/// Destination of a message that is being received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RxKind {
-    /// A send into the claimed receive descriptor.
-    Receive { capacity_bytes: u32 },
-    /// An RDMA write; `claimed` if its immediate data took a receive descriptor.
-    Write {
-        target: (u64, u32),
-        total_bytes: u32,
-        claimed: bool,
-    },
-    /// Given up: the remaining frames are dropped.
-    Discard,
-}
-
-impl RxKind {
-    /// Reports whether such a message takes a receive descriptor.
-    fn claims(&self) -> bool {
-        match self {
-            RxKind::Receive { .. } => true,
-            RxKind::Write { claimed, .. } => *claimed,
-            RxKind::Discard => false,
-        }
-    }
-}
-
 /// A message that is being received.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RxMessage {
@@ -54,7 +29,7 @@ pub(crate) struct RxMessage {
     pub(crate) next_seq_cnt: u16,
     pub(crate) placed_bytes: u32,
     pub(crate) immediate: Option<u32>,
-    pub(crate) kind: RxKind,
+    pub(crate) kind: MessageDestination,
     /// FCVI_SEND_RQST or FCVI_WRITE_RQST.
     pub(crate) opcode: Opcode,
 }
@@ -66,7 +41,7 @@ impl RxMessage {
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
         first_seq_cnt: u16,
-        kind: RxKind,
+        kind: MessageDestination,
     ) -> Self {
         Self {
             msg_id: iu.header.msg_id,
@@ -225,7 +200,7 @@ impl Reassembly {
         if (message.ox_id, message.seq_id) != (run.ox_id, run.seq_id) {
             return Accepted::Unexpected(Counter::DropSynonym);
         }
-        if message.kind == RxKind::Discard {
+        if message.kind == MessageDestination::Discard {
             return Accepted::InOrder;
         }
         let frame = (run.seq_cnt, run.range.begin);
@@ -278,7 +253,7 @@ impl Reassembly {
     }
 
     /// Sets the destination of the open message.
-    pub(crate) fn set_kind(&mut self, kind: RxKind) {
+    pub(crate) fn set_kind(&mut self, kind: MessageDestination) {
         if let Some(message) = self.message.as_mut() {
             message.kind = kind;
         }
@@ -427,12 +402,12 @@ impl Ahead {
         let room = self.room(header.opcode);
         let number = (fc.parameter / room).wrapping_sub(message.placed_bytes / room);
         let same_target = match message.kind {
-            RxKind::Write {
+            MessageDestination::Write {
                 target,
                 total_bytes,
                 ..
             } => target == (header.rmt_va, header.rmt_va_handle) && total_bytes == header.tot_len,
-            RxKind::Receive { .. } | RxKind::Discard => true,
+            MessageDestination::Receive { .. } | MessageDestination::Discard => true,
         };
         same_target
             && message.opcode == header.opcode

@@ -28,7 +28,10 @@ use fcvi_frame::fc::NPortId;
 use fcvi_frame::flags::message_request;
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
-use vi_types::{AsyncError, Operation, ReliabilityLevel, SendWork, Status, ViIndex, ViState};
+use vi_types::{
+    AsyncError, MessageDestination, Operation, OperationKind, ReliabilityLevel, SendWork, Status,
+    ViIndex, ViState,
+};
 
 use crate::connection::Break;
 use crate::context::Context;
@@ -36,9 +39,9 @@ use crate::counters::Counter;
 use crate::endpoint::Endpoint;
 use crate::engine_io::{EngineIo, Moved};
 use crate::n_port::NPort;
-use crate::reassembly::{RxKind, RxMessage};
+use crate::reassembly::RxMessage;
 use crate::receive::{ReceiveFailure, deliver};
-use crate::transmit::{OperationKind, Pumped, SendFailure, Step};
+use crate::transmit::{Pumped, SendFailure, Step};
 
 /// All parts of a message but the last are multiples of this, so that no part ends inside a word.
 const LINE_BYTES: u32 = 64;
@@ -109,9 +112,9 @@ impl Endpoint {
         &mut self,
         cx: &mut Context<'_, I>,
         work: &SendWork,
-    ) -> Result<RxKind, Break> {
+    ) -> Result<MessageDestination, Break> {
         let Some(tx) = self.tx.as_deref_mut() else {
-            return Ok(RxKind::Discard);
+            return Ok(MessageDestination::Discard);
         };
         let (rx, header) = (&mut self.rx, header_of(work));
         rx.reassembly.message = Some(RxMessage {
@@ -121,16 +124,19 @@ impl Endpoint {
             next_seq_cnt: 0,
             placed_bytes: 0,
             immediate: work.immediate,
-            kind: RxKind::Discard,
+            kind: MessageDestination::Discard,
             opcode: header.opcode,
         });
         rx.claim_destination(tx, cx, &header)?;
-        let kind = rx.reassembly.message.map_or(RxKind::Discard, |m| m.kind);
-        if let RxKind::Receive { capacity_bytes } = kind
+        let kind = rx
+            .reassembly
+            .message
+            .map_or(MessageDestination::Discard, |m| m.kind);
+        if let MessageDestination::Receive { capacity_bytes } = kind
             && work.length_bytes > capacity_bytes.min(rx.params.max_transfer_bytes)
         {
             rx.fail_message(tx, cx, ReceiveFailure::TooLong)?;
-            return Ok(RxKind::Discard);
+            return Ok(MessageDestination::Discard);
         }
         Ok(kind)
     }
@@ -260,8 +266,8 @@ impl<'a, I: EngineIo> Pair<'a, I> {
             return Step::Next;
         }
         match ep.open_moved(&mut cx, &work) {
-            Ok(RxKind::Discard) => self.drop_remainder(&work),
-            Ok(RxKind::Receive { .. } | RxKind::Write { .. }) => Step::Next,
+            Ok(MessageDestination::Discard) => self.drop_remainder(&work),
+            Ok(MessageDestination::Receive { .. } | MessageDestination::Write { .. }) => Step::Next,
             Err(broken) => self.break_side(self.other, broken),
         }
     }

@@ -5,7 +5,7 @@ mod deferred;
 mod in_flight;
 mod send_failure;
 
-pub(crate) use in_flight::{InFlight, InFlightSend, OperationKind};
+pub(crate) use in_flight::{InFlight, InFlightSend};
 pub(crate) use send_failure::SendFailure;
 
 use fcvi_frame::device_header::DeviceHeader;

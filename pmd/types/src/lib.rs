@@ -67,4 +67,4 @@ pub use status::Status;
 pub use vi_index::ViIndex;
 pub use vi_params::ViParams;
 pub use vi_state::ViState;
-pub use work::{Claim, Completion, Operation, SendWork, Waiter};
+pub use work::{Claim, Completion, MessageDestination, Operation, OperationKind, SendWork, Waiter};

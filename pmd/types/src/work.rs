@@ -46,6 +46,67 @@ pub struct SendWork {
     pub fault: Status,
 }
 
+/// Kind of an operation, which determines the response that it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationKind {
+    /// A send.
+    Send,
+    /// An RDMA write, with or without immediate data.
+    Write {
+        /// It has immediate data, so it takes a receive descriptor.
+        immediate: bool,
+    },
+    /// An RDMA read.
+    Read,
+}
+
+impl OperationKind {
+    /// Returns the kind of operation of a descriptor.
+    #[inline]
+    pub fn of(work: &SendWork) -> Self {
+        match work.operation {
+            Operation::Send => Self::Send,
+            Operation::Write { .. } => Self::Write {
+                immediate: work.immediate.is_some(),
+            },
+            Operation::Read { .. } => Self::Read,
+        }
+    }
+}
+
+/// Destination of a message that is being received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageDestination {
+    /// A send into the claimed receive descriptor.
+    Receive {
+        /// Total length of the descriptor's data segments in bytes.
+        capacity_bytes: u32,
+    },
+    /// An RDMA write into registered memory.
+    Write {
+        /// Address and memory handle of the message's first byte.
+        target: (u64, u32),
+        /// Length of the message in bytes.
+        total_bytes: u32,
+        /// Its immediate data took a receive descriptor.
+        claimed: bool,
+    },
+    /// The message failed: the rest of it is discarded.
+    Discard,
+}
+
+impl MessageDestination {
+    /// Reports whether such a message takes a receive descriptor.
+    #[inline]
+    pub fn claims(&self) -> bool {
+        match self {
+            Self::Receive { .. } => true,
+            Self::Write { claimed, .. } => *claimed,
+            Self::Discard => false,
+        }
+    }
+}
+
 /// Result of claiming a receive descriptor for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {

@@ -3,9 +3,8 @@
 
 use crate::profile::{RDMA_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::{Flags, IsCode, RemoteError, SegmentError, SegmentHeader, SegmentType, ViErrorType};
-use vi_types::{Status, ViIndex};
+use vi_types::{OperationKind, Status, ViIndex};
 
-use super::in_flight::OperationKind;
 use super::transmit::rdma;
 use super::{Counter, Counters, StreamIo, Transfer, Tx};
 

@@ -5,29 +5,9 @@
 //! that was sent after such a one.
 
 use alloc::collections::VecDeque;
-use vi_types::{Operation, SendWork, Status};
+use vi_types::{OperationKind, Status};
 
 use crate::sequence::is_after;
-
-/// Kind of operation, which determines the expected response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OperationKind {
-    Send,
-    Write { immediate: bool },
-    Read,
-}
-
-impl OperationKind {
-    pub(crate) fn of(work: &SendWork) -> Self {
-        match work.operation {
-            Operation::Send => Self::Send,
-            Operation::Write { .. } => Self::Write {
-                immediate: work.immediate.is_some(),
-            },
-            Operation::Read { .. } => Self::Read,
-        }
-    }
-}
 
 /// A descriptor in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

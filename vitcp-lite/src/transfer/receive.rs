@@ -12,15 +12,15 @@ use crate::source::Source;
 use crate::{
     Flags, Headers, Item, RdmaHeader, Segment, SegmentHeader, SegmentType, ViErrorType, is_after,
 };
-use vi_types::{AsyncError, Claim, Completion, Status, ViIndex};
+use vi_types::{AsyncError, Claim, Completion, MessageDestination, Status, ViIndex};
 
 use failure::Failure;
 pub use rdma::WORD_BYTES;
 use rdma::place_write;
 
 use super::{
-    BufferAccess, CloseReason, MemoryRanges, MessageMemory, PartialWord, RxKind, RxMessage,
-    RxSegment, StreamIo, Transfer,
+    BufferAccess, CloseReason, MemoryRanges, MessageMemory, PartialWord, RxMessage, RxSegment,
+    StreamIo, Transfer,
 };
 use super::{Counter, Counters};
 
@@ -74,12 +74,12 @@ impl Transfer {
         let message = self.rx.message?;
         let placed = message.placed_bytes;
         match message.kind {
-            RxKind::Receive { capacity_bytes } => {
+            MessageDestination::Receive { capacity_bytes } => {
                 let limit = capacity_bytes.min(self.params.max_transfer_bytes);
                 Some((MessageMemory::Receive, placed, limit.saturating_sub(placed)))
             }
             // A direct read could write an aligned word in two parts.
-            RxKind::Write { .. } | RxKind::Discard => None,
+            MessageDestination::Write { .. } | MessageDestination::Discard => None,
         }
     }
 }
@@ -283,7 +283,7 @@ impl<P: StreamIo> Receiver<'_, P> {
         let immediate = immediate_of(header);
         self.transfer.rx.message = Some(RxMessage {
             number: header.message,
-            kind: RxKind::Discard,
+            kind: MessageDestination::Discard,
             write: rdma.is_some(),
             placed_bytes: 0,
             partial_word: PartialWord::default(),
@@ -307,7 +307,7 @@ impl<P: StreamIo> Receiver<'_, P> {
             return Ok(());
         }
         message.immediate = immediate;
-        let RxKind::Write {
+        let MessageDestination::Write {
             target,
             total_bytes,
             claimed: false,
@@ -316,7 +316,7 @@ impl<P: StreamIo> Receiver<'_, P> {
             return Ok(());
         };
         if self.claim_for_write()? {
-            self.set_kind(RxKind::Write {
+            self.set_kind(MessageDestination::Write {
                 target,
                 total_bytes,
                 claimed: true,
@@ -329,7 +329,7 @@ impl<P: StreamIo> Receiver<'_, P> {
     fn same_target(&self, message: &RxMessage, rdma: Option<RdmaHeader>) -> bool {
         match (message.kind, rdma) {
             (
-                RxKind::Write {
+                MessageDestination::Write {
                     target,
                     total_bytes,
                     ..
@@ -340,7 +340,7 @@ impl<P: StreamIo> Receiver<'_, P> {
         }
     }
 
-    fn set_kind(&mut self, kind: RxKind) {
+    fn set_kind(&mut self, kind: MessageDestination) {
         if let Some(message) = &mut self.transfer.rx.message {
             message.kind = kind;
         }
@@ -380,7 +380,7 @@ impl<P: StreamIo> Receiver<'_, P> {
     fn open_receive(&mut self) -> Result<(), CloseReason> {
         match self.claim() {
             Claim::Ready { capacity_bytes } => {
-                self.set_kind(RxKind::Receive { capacity_bytes });
+                self.set_kind(MessageDestination::Receive { capacity_bytes });
                 Ok(())
             }
             Claim::Empty => self.no_descriptor(),
@@ -427,7 +427,7 @@ impl<P: StreamIo> Receiver<'_, P> {
         let partial = message.partial_word.as_slice().len();
         let end = u64::from(offset) + (partial + bytes.len()) as u64;
         let placed = match message.kind {
-            RxKind::Receive { capacity_bytes } => {
+            MessageDestination::Receive { capacity_bytes } => {
                 message.placed_bytes = end as u32;
                 if end > u64::from(capacity_bytes.min(self.transfer.params.max_transfer_bytes)) {
                     Err(Failure::TooLong)
@@ -437,7 +437,7 @@ impl<P: StreamIo> Receiver<'_, P> {
                     Err(Failure::Protection)
                 }
             }
-            RxKind::Write {
+            MessageDestination::Write {
                 target,
                 total_bytes,
                 ..
@@ -450,7 +450,7 @@ impl<P: StreamIo> Receiver<'_, P> {
                     Err(Failure::Protection)
                 }
             }
-            RxKind::Discard => return Ok(()),
+            MessageDestination::Discard => return Ok(()),
         };
         match placed {
             Ok(()) => Ok(()),
@@ -484,24 +484,24 @@ impl<P: StreamIo> Receiver<'_, P> {
             return Ok(());
         }
         let is_short = match message.kind {
-            RxKind::Write { total_bytes, .. } => message.placed_bytes != total_bytes,
-            RxKind::Receive { .. } | RxKind::Discard => false,
+            MessageDestination::Write { total_bytes, .. } => message.placed_bytes != total_bytes,
+            MessageDestination::Receive { .. } | MessageDestination::Discard => false,
         };
-        if message.kind != RxKind::Discard && (segment.transmit_error || is_short) {
+        if message.kind != MessageDestination::Discard && (segment.transmit_error || is_short) {
             self.fail_message(Failure::Incomplete)?;
             self.transfer.rx.message = None;
             return Ok(());
         }
         self.transfer.rx.message = None;
-        if message.kind == RxKind::Discard {
+        if message.kind == MessageDestination::Discard {
             self.counters.count(Counter::DropDiscarded);
             return Ok(());
         }
         self.message_placed(message.number);
         let (claimed, remote_write) = match message.kind {
-            RxKind::Receive { .. } => (true, false),
-            RxKind::Write { claimed, .. } => (claimed, true),
-            RxKind::Discard => (false, false),
+            MessageDestination::Receive { .. } => (true, false),
+            MessageDestination::Write { claimed, .. } => (claimed, true),
+            MessageDestination::Discard => (false, false),
         };
         if claimed {
             self.path.complete_receive(

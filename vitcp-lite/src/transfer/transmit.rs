@@ -4,9 +4,9 @@ use crate::profile::{
     CE_HEADER_BYTES, MAX_SECURITY_BYTES, RDMA_HEADER_BYTES, SEGMENT_HEADER_BYTES,
 };
 use crate::{CeHeader, Flags, Posted, RdmaHeader, RemoteError, SegmentHeader, SegmentType};
-use vi_types::{Operation, SendWork, Status, ViIndex};
+use vi_types::{Operation, OperationKind, SendWork, Status, ViIndex};
 
-use super::in_flight::{OperationKind, SentDescriptor};
+use super::in_flight::SentDescriptor;
 use super::plan::Stop;
 use super::send_batch::{Part, SendBatch};
 use super::{CloseReason, OpenMessage, StreamIo, Transfer, Tx};

@@ -4,14 +4,13 @@ use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::IuView;
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
-use vi_types::{AsyncError, Claim, Completion, Status};
+use vi_types::{AsyncError, Claim, Completion, MessageDestination, Status};
 
 use super::RxStream;
 use crate::connection::Break;
 use crate::context::Context;
 use crate::counters::Counter;
 use crate::engine_io::EngineIo;
-use crate::reassembly::RxKind;
 use crate::responses::Response;
 use crate::transmit::TxStream;
 
@@ -41,11 +40,11 @@ impl RxStream {
             return Ok(());
         };
         let (kind, msg_id) = (message.kind, message.msg_id);
-        message.kind = RxKind::Discard;
+        message.kind = MessageDestination::Discard;
         if failure == ReceiveFailure::Incomplete && !reliable {
             self.reassembly.message = None;
         }
-        if kind == RxKind::Discard {
+        if kind == MessageDestination::Discard {
             return Ok(());
         }
         let (status, reason) = match failure {
@@ -57,22 +56,22 @@ impl RxStream {
                 )
             }
             ReceiveFailure::TooLong => (Status::LENGTH, MessageReason::DescriptorTooShort),
-            ReceiveFailure::Protection if matches!(kind, RxKind::Write { .. }) => {
+            ReceiveFailure::Protection if matches!(kind, MessageDestination::Write { .. }) => {
                 (Status::PROTECTION, MessageReason::WriteProtection)
             }
             ReceiveFailure::Protection => (Status::PROTECTION, MessageReason::DescriptorProtection),
         };
         match kind {
-            RxKind::Receive { .. } => complete_error(cx, status, false),
-            RxKind::Write { claimed: true, .. } => complete_error(cx, status, true),
-            RxKind::Write { .. } if failure == ReceiveFailure::Protection => {
+            MessageDestination::Receive { .. } => complete_error(cx, status, false),
+            MessageDestination::Write { claimed: true, .. } => complete_error(cx, status, true),
+            MessageDestination::Write { .. } if failure == ReceiveFailure::Protection => {
                 cx.io.report(cx.vi, AsyncError::RdmaWriteProtection);
             }
-            RxKind::Write { .. } if reliable => {
+            MessageDestination::Write { .. } if reliable => {
                 let error = self.damaged_or(msg_id, AsyncError::RdmaWriteAbort);
                 cx.io.report(cx.vi, error);
             }
-            RxKind::Write { .. } | RxKind::Discard => {}
+            MessageDestination::Write { .. } | MessageDestination::Discard => {}
         }
         self.break_reliable(tx, cx, reason)
     }

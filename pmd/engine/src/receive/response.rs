@@ -11,7 +11,7 @@ use fcvi_frame::flags::message_response;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
-use vi_types::{ReliabilityLevel, Status};
+use vi_types::{OperationKind, ReliabilityLevel, Status};
 
 use super::RxStream;
 use crate::connection::Break;
@@ -20,7 +20,7 @@ use crate::counters::Counter;
 use crate::endpoint::Endpoint;
 use crate::engine_io::EngineIo;
 use crate::reassembly::{Accepted, order};
-use crate::transmit::{OperationKind, SendFailure, TxStream};
+use crate::transmit::{SendFailure, TxStream};
 
 impl Endpoint {
     /// Handles a response: FCVI_SEND_RESP, FCVI_WRITE_RESP or FCVI_READ_RESP.

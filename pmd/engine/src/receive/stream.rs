@@ -7,7 +7,9 @@ use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
-use vi_types::{AsyncError, Claim, Completion, ReliabilityLevel, Status, ViParams};
+use vi_types::{
+    AsyncError, Claim, Completion, MessageDestination, ReliabilityLevel, Status, ViParams,
+};
 
 use super::failure::{ReceiveFailure, complete_error, reason_of_fault};
 
@@ -16,7 +18,7 @@ use crate::context::Context;
 use crate::counters::Counter;
 use crate::engine_io::EngineIo;
 use crate::n_port::PeerKey;
-use crate::reassembly::{Accepted, Reassembly, RxKind, RxMessage};
+use crate::reassembly::{Accepted, Reassembly, RxMessage};
 use crate::recovery::AckState;
 use crate::timer::TimerKey;
 use crate::transmit::TxStream;
@@ -123,7 +125,7 @@ impl RxStream {
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
     ) -> Result<(), Break> {
-        let message = RxMessage::of(frame, iu, frame.fc.seq_cnt, RxKind::Discard);
+        let message = RxMessage::of(frame, iu, frame.fc.seq_cnt, MessageDestination::Discard);
         self.reassembly.open(message);
         self.claim_destination(tx, cx, &iu.header)
     }
@@ -151,14 +153,14 @@ impl RxStream {
         &mut self,
         tx: &mut TxStream,
         cx: &mut Context<'_, I>,
-    ) -> Result<RxKind, Break> {
+    ) -> Result<MessageDestination, Break> {
         match cx.io.claim_receive(cx.vi) {
-            Claim::Ready { capacity_bytes } => Ok(RxKind::Receive { capacity_bytes }),
+            Claim::Ready { capacity_bytes } => Ok(MessageDestination::Receive { capacity_bytes }),
             Claim::Empty => self.no_descriptor(tx, cx),
             Claim::Fault(status) => {
                 complete_error(cx, status, false);
                 self.break_reliable(tx, cx, reason_of_fault(status))?;
-                Ok(RxKind::Discard)
+                Ok(MessageDestination::Discard)
             }
         }
     }
@@ -167,11 +169,11 @@ impl RxStream {
         &mut self,
         tx: &mut TxStream,
         cx: &mut Context<'_, I>,
-    ) -> Result<RxKind, Break> {
+    ) -> Result<MessageDestination, Break> {
         cx.count(Counter::DropNoDescriptor);
         cx.io.report(cx.vi, AsyncError::ReceiveQueueEmpty);
         self.break_reliable(tx, cx, MessageReason::NoDescriptor)?;
-        Ok(RxKind::Discard)
+        Ok(MessageDestination::Discard)
     }
 
     /// Checks the whole target of an RDMA write before a byte is placed, and claims a receive
@@ -181,12 +183,12 @@ impl RxStream {
         tx: &mut TxStream,
         cx: &mut Context<'_, I>,
         header: &DeviceHeader,
-    ) -> Result<RxKind, Break> {
+    ) -> Result<MessageDestination, Break> {
         let params = self.params;
         let limited = self.misses.is_watched() && self.is_limited(cx);
         if limited && !params.level.is_reliable() {
             self.drop_limited(tx, cx)?;
-            return Ok(RxKind::Discard);
+            return Ok(MessageDestination::Discard);
         }
         let immediate = header.flags & message_request::IMMEDIATE != 0;
         let fits = params.rdma_write && header.tot_len <= params.max_transfer_bytes;
@@ -203,22 +205,22 @@ impl RxStream {
                     cx.count(Counter::DropRdmaProtection);
                     complete_error(cx, Status::PROTECTION, true);
                     self.break_refused(tx, cx, refused)?;
-                    return Ok(RxKind::Discard);
+                    return Ok(MessageDestination::Discard);
                 }
                 Claim::Empty => return self.no_descriptor(tx, cx),
                 Claim::Fault(status) => {
                     complete_error(cx, status, true);
                     self.break_reliable(tx, cx, reason_of_fault(status))?;
-                    return Ok(RxKind::Discard);
+                    return Ok(MessageDestination::Discard);
                 }
             }
         } else if !allowed {
             cx.count(Counter::DropRdmaProtection);
             cx.io.report(cx.vi, AsyncError::RdmaWriteProtection);
             self.break_refused(tx, cx, refused)?;
-            return Ok(RxKind::Discard);
+            return Ok(MessageDestination::Discard);
         }
-        Ok(RxKind::Write {
+        Ok(MessageDestination::Write {
             target: (header.rmt_va, header.rmt_va_handle),
             total_bytes: header.tot_len,
             claimed: immediate,
@@ -242,7 +244,7 @@ impl RxStream {
         // Both at most 2^32 - 1 and 2112: the sum is checked, never wrapped.
         let end = u64::from(offset) + iu.payload.len() as u64;
         let placed = match message.kind {
-            RxKind::Receive { capacity_bytes } => {
+            MessageDestination::Receive { capacity_bytes } => {
                 if end > u64::from(capacity_bytes.min(self.params.max_transfer_bytes)) {
                     Err(ReceiveFailure::TooLong)
                 } else if cx.io.place_receive(cx.vi, 0, offset, iu.payload) {
@@ -251,7 +253,7 @@ impl RxStream {
                     Err(ReceiveFailure::Protection)
                 }
             }
-            RxKind::Write {
+            MessageDestination::Write {
                 target,
                 total_bytes,
                 ..
@@ -264,7 +266,7 @@ impl RxStream {
                     Err(ReceiveFailure::Protection)
                 }
             }
-            RxKind::Discard => {
+            MessageDestination::Discard => {
                 message.next_seq_cnt = frame.fc.seq_cnt.wrapping_add(1);
                 if last {
                     self.reassembly.message = None;
@@ -344,9 +346,9 @@ impl RxStream {
 pub(crate) fn deliver<I: EngineIo>(cx: &mut Context<'_, I>, done: &RxMessage) {
     cx.count(Counter::RxMessages);
     let (claimed, remote_write) = match done.kind {
-        RxKind::Receive { .. } => (true, false),
-        RxKind::Write { claimed, .. } => (claimed, true),
-        RxKind::Discard => (false, false),
+        MessageDestination::Receive { .. } => (true, false),
+        MessageDestination::Write { claimed, .. } => (claimed, true),
+        MessageDestination::Discard => (false, false),
     };
     if claimed {
         let completion = Completion {

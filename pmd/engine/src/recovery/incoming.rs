@@ -11,14 +11,14 @@
 use fcvi_frame::fc::FCtl;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
-use vi_types::{Claim, ReliabilityLevel};
+use vi_types::{Claim, MessageDestination, ReliabilityLevel};
 
 use crate::connection::Break;
 use crate::connection_iu::Sequence;
 use crate::context::Context;
 use crate::counters::Counter;
 use crate::engine_io::EngineIo;
-use crate::reassembly::{Accepted, Advance, AheadMessage, Run, RxKind, RxMessage, immediate};
+use crate::reassembly::{Accepted, Advance, AheadMessage, Run, RxMessage, immediate};
 use crate::receive::RxStream;
 use crate::transmit::TxStream;
 
@@ -192,21 +192,23 @@ impl RxStream {
             }
         };
         let placed = match message.kind {
-            RxKind::Receive { capacity_bytes } => {
+            MessageDestination::Receive { capacity_bytes } => {
                 let before = self.reassembly.claimed_before(range.msg_id);
                 range.end <= capacity_bytes.min(self.params.max_transfer_bytes)
                     && cx.io.place_receive(cx.vi, before, range.begin, iu.payload)
             }
             // At Reliable Reception nothing is written after a message that can still fail (VIPL
             // 2.4).
-            RxKind::Write { .. }
+            MessageDestination::Write { .. }
                 if self.params.level == ReliabilityLevel::ReliableReception
                     && self.reassembly.position().msg_id != range.msg_id =>
             {
                 return Err(Counter::DropAheadWrite);
             }
-            RxKind::Write { .. } if range.last => return Err(Counter::DropAheadLastOfWrite),
-            RxKind::Write {
+            MessageDestination::Write { .. } if range.last => {
+                return Err(Counter::DropAheadLastOfWrite);
+            }
+            MessageDestination::Write {
                 target,
                 total_bytes,
                 ..
@@ -216,7 +218,7 @@ impl RxStream {
                         .io
                         .place_rdma_write(cx.vi, target, range.begin, iu.payload)
             }
-            RxKind::Discard => false,
+            MessageDestination::Discard => false,
         };
         if !placed {
             return Err(Counter::DropAheadUnfit);
@@ -231,7 +233,7 @@ impl RxStream {
         &mut self,
         cx: &mut Context<'_, I>,
         iu: &IuView<'_>,
-    ) -> Result<RxKind, Counter> {
+    ) -> Result<MessageDestination, Counter> {
         let (params, header) = (&self.params, &iu.header);
         let write = header.opcode == Opcode::WriteRequest;
         if let Some(ahead) = self.reassembly.ahead.as_mut().filter(|_| write) {
@@ -253,13 +255,13 @@ impl RxStream {
             capacity = capacity_bytes;
         }
         Ok(if write {
-            RxKind::Write {
+            MessageDestination::Write {
                 target: (header.rmt_va, header.rmt_va_handle),
                 total_bytes: header.tot_len,
                 claimed,
             }
         } else {
-            RxKind::Receive {
+            MessageDestination::Receive {
                 capacity_bytes: capacity,
             }
         })

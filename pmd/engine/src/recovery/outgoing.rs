@@ -14,6 +14,7 @@ use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::gaps::{MissingRange, MissingRanges};
 use fcvi_frame::reason::MessageReason;
+use vi_types::OperationKind;
 
 use super::retransmit_queue::RetransmitQueue;
 use super::window::{RoundTrip, Window};
@@ -24,7 +25,7 @@ use crate::counters::Counter;
 use crate::engine_io::EngineIo;
 use crate::receive::RxStream;
 use crate::timer::TimerKey;
-use crate::transmit::{OperationKind, TxStream};
+use crate::transmit::TxStream;
 
 /// The send stream of a connection with recovery. Allocates at construction only.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use fcvi_frame::fc::FCtl;
 use fcvi_frame::flags::message_request;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
-use vi_types::{SendWork, Status};
+use vi_types::{OperationKind, SendWork, Status};
 
 use super::retransmit_queue::RetransmitRange;
 use crate::context::Context;
@@ -13,7 +13,7 @@ use crate::counters::Counter;
 use crate::engine_io::{EngineIo, Transmit};
 use crate::exchange::Exchange;
 use crate::receive::RxStream;
-use crate::transmit::{OperationKind, Step, TxMessage, TxStream, per_frame};
+use crate::transmit::{Step, TxMessage, TxStream, per_frame};
 
 /// A frame to retransmit.
 struct RetransmitFrame {

@@ -7,9 +7,9 @@
 //! it; if the connection breaks meanwhile and none of them caused it, it is the failed one.
 
 use fcvi_frame::reason::MessageReason;
-use vi_types::{ReliabilityLevel, Status};
+use vi_types::{OperationKind, ReliabilityLevel, Status};
 
-use super::{InFlightSend, OperationKind, SendFailure, TxMessage, TxStream};
+use super::{InFlightSend, SendFailure, TxMessage, TxStream};
 use crate::connection::Break;
 use crate::context::Context;
 use crate::counters::Counter;

@@ -7,29 +7,9 @@
 
 use std::collections::VecDeque;
 
-use vi_types::{Operation, ReliabilityLevel, SendWork, Status};
+use vi_types::{Operation, OperationKind, ReliabilityLevel, SendWork, Status};
 
 use crate::config::EngineConfig;
-
-/// Operation of a descriptor in flight, as far as its response is concerned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OperationKind {
-    Send,
-    Write { immediate: bool },
-    Read,
-}
-
-impl OperationKind {
-    pub(crate) fn of(work: &SendWork) -> Self {
-        match work.operation {
-            Operation::Send => Self::Send,
-            Operation::Write { .. } => Self::Write {
-                immediate: work.immediate.is_some(),
-            },
-            Operation::Read { .. } => Self::Read,
-        }
-    }
-}
 
 /// A descriptor in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,7 @@
 //! What a failure that the peer reports means for a descriptor.
 
 use fcvi_frame::reason::MessageReason;
-use vi_types::Status;
-
-use super::in_flight::OperationKind;
+use vi_types::{OperationKind, Status};
 
 /// Cause of a failure that the peer reports, by the message that it is about [FCVI P-8].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

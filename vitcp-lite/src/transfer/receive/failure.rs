@@ -1,11 +1,11 @@
 //! Failed received messages, by reliability level (docs/spec/vi-engine-errors.md).
 
 use crate::{IsCode, RemoteError, ViErrorType};
-use vi_types::{AsyncError, Completion, Status};
+use vi_types::{AsyncError, Completion, MessageDestination, Status};
 
 use super::Receiver;
 use crate::transfer::Counter;
-use crate::transfer::{CloseReason, RxKind, StreamIo};
+use crate::transfer::{CloseReason, StreamIo};
 
 /// Why a received message failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,23 +26,23 @@ impl<P: StreamIo> Receiver<'_, P> {
         let Some(message) = &mut self.transfer.rx.message else {
             return Ok(());
         };
-        let kind = core::mem::replace(&mut message.kind, RxKind::Discard);
+        let kind = core::mem::replace(&mut message.kind, MessageDestination::Discard);
         let (status, vi_error) = match failure {
             Failure::Incomplete => {
                 self.counters.count(Counter::IncompleteMessages);
                 (Status::TRANSPORT.with(Status::PARTIAL), ViErrorType::None)
             }
             Failure::TooLong => (Status::LENGTH, ViErrorType::Descriptor),
-            Failure::Protection if matches!(kind, RxKind::Write { .. }) => {
+            Failure::Protection if matches!(kind, MessageDestination::Write { .. }) => {
                 (Status::PROTECTION, ViErrorType::RdmaProtection)
             }
             Failure::Protection => (Status::PROTECTION, ViErrorType::Descriptor),
         };
         let reliable = self.transfer.params.level.is_reliable();
         match kind {
-            RxKind::Receive { .. } => self.complete_error(status, false),
-            RxKind::Write { claimed: true, .. } => self.complete_error(status, true),
-            RxKind::Write { .. } if reliable || failure == Failure::Protection => {
+            MessageDestination::Receive { .. } => self.complete_error(status, false),
+            MessageDestination::Write { claimed: true, .. } => self.complete_error(status, true),
+            MessageDestination::Write { .. } if reliable || failure == Failure::Protection => {
                 let error = match failure {
                     Failure::Incomplete => AsyncError::RdmaWriteAbort,
                     Failure::TooLong => AsyncError::RdmaWriteData,
@@ -50,7 +50,7 @@ impl<P: StreamIo> Receiver<'_, P> {
                 };
                 self.path.report(vi, error);
             }
-            RxKind::Write { .. } | RxKind::Discard => {}
+            MessageDestination::Write { .. } | MessageDestination::Discard => {}
         }
         self.break_if_reliable(vi_error)
     }

@@ -1,13 +1,13 @@
 //! RDMA: targets of writes, reads of the peer, and responses to our reads.
 
 use crate::{Flags, RdmaHeader, SegmentHeader, ViErrorType};
-use vi_types::{AsyncError, Claim, Status, ViIndex};
+use vi_types::{AsyncError, Claim, MessageDestination, OperationKind, Status, ViIndex};
 
 use super::Receiver;
 use crate::transfer::Counter;
-use crate::transfer::in_flight::{OperationKind, SentDescriptor};
+use crate::transfer::in_flight::SentDescriptor;
 use crate::transfer::stream_io::RemoteAccess;
-use crate::transfer::{CloseReason, ReadJob, RxKind, RxMessage, StreamIo};
+use crate::transfer::{CloseReason, ReadJob, RxMessage, StreamIo};
 
 /// Bytes of an aligned word, which is written whole.
 pub const WORD_BYTES: usize = 8;
@@ -95,7 +95,7 @@ impl<P: StreamIo> Receiver<'_, P> {
             self.path.report(self.vi, AsyncError::RdmaWriteProtection);
             return self.refuse_access();
         }
-        self.set_kind(RxKind::Write {
+        self.set_kind(MessageDestination::Write {
             target,
             total_bytes: bytes,
             claimed: immediate,
@@ -108,7 +108,7 @@ impl<P: StreamIo> Receiver<'_, P> {
     pub(super) fn claim_for_write(&mut self) -> Result<bool, CloseReason> {
         let claim = self.claim();
         if !matches!(claim, Claim::Ready { .. }) {
-            self.set_kind(RxKind::Discard);
+            self.set_kind(MessageDestination::Discard);
         }
         match claim {
             Claim::Ready { .. } => return Ok(true),
