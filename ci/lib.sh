@@ -19,6 +19,13 @@ die() {
     exit 1
 }
 
+# compile_beside_tests DIRECTORY: for steps that mostly compile while other steps test: lowers the priority, and sets a target
+# directory of their own, since Cargo locks one while it builds.
+compile_beside_tests() {
+    renice --priority 19 --pid $$ >/dev/null
+    export CARGO_TARGET_DIR="$ROOT/target/$1"
+}
+
 # build_workspace: builds all targets for tests. Steps select the whole workspace for builds and tests, since Cargo unifies
 # the features of third-party crates over the selected packages: another selection would build most crates again.
 build_workspace() {

@@ -93,7 +93,7 @@ mod tests {
             ("e2e/tests/commented.rs", ""),
             ("e2e/tests/by_hand.rs", ""),
             ("e2e/tests/cho.rs", ""),
-            ("ci/steps/50-e2e-echo", "e2e_test echo peers\n"),
+            ("ci/steps/30-e2e-echo", "e2e_test echo peers\n"),
             (
                 "ci/steps/50-more",
                 "# e2e_test commented ci/by-hand\ntest_package vipl --test cho\n",
