@@ -68,7 +68,7 @@ fn log_panics(log: LogWriter) {
 }
 
 fn run_until_end(file: &Path, log: &LogWriter) -> Result<(), Error> {
-    vi_core::memory::obey_ptrace_rules()?;
+    vi_core::memory::drop_cap_sys_ptrace()?;
     // Installed before anything is opened: from then on a signal must close it in order.
     let actions = handle_signals(log.clone())?;
     let config = read_to_serve(file).map_err(Error::Config)?;

@@ -96,13 +96,17 @@ typedef struct {
      * used for the connection, and longer messages complete with
      * VIP_STATUS_LENGTH_ERROR. Effective if both VIs request it, or only the
      * server's, if its own size is the larger. */
-    VIP_BOOLEAN negotiates;
+    __extension__ union {
+        VIP_BOOLEAN negotiate_mtu;
+        VIP_BOOLEAN negotiates; /* deprecated */
+    };
     /* Used bytes of `security`, which is sent to the peer with the request or its
      * acceptance, unmodified, and is interpreted by the applications. Bytes after
-     * them are ignored by viaduct_set_choices, and 0 after viaduct_get_choices. */
+     * them are ignored by viaduct_set_connection_options, and 0 after
+     * viaduct_get_connection_options. */
     VIP_ULONG security_bytes;
     VIP_UINT8 security[VIADUCT_MAX_SECURITY_BYTES];
-} viaduct_choices;
+} viaduct_connection_options;
 
 /* Negotiated options of a connection. */
 typedef struct {
@@ -115,20 +119,23 @@ typedef struct {
      * are 0. */
     VIP_ULONG security_bytes;
     VIP_UINT8 security[VIADUCT_MAX_SECURITY_BYTES];
-} viaduct_agreement;
+} viaduct_negotiated_options;
 
 /* Returns the connection options of a VI. */
-extern VIP_RETURN viaduct_get_choices(VIP_VI_HANDLE vi, viaduct_choices *choices);
+extern VIP_RETURN viaduct_get_connection_options(VIP_VI_HANDLE vi,
+                                                 viaduct_connection_options *options);
 
 /*
  * Replaces the connection options of a VI, all or none. VIP_INVALID_STATE unless
  * the VI is Idle; VIP_INVALID_PARAMETER also for too much security information.
  */
-extern VIP_RETURN viaduct_set_choices(VIP_VI_HANDLE vi, const viaduct_choices *choices);
+extern VIP_RETURN viaduct_set_connection_options(VIP_VI_HANDLE vi,
+                                                 const viaduct_connection_options *options);
 
 /* Returns the negotiated options of a VI's connection. VIP_INVALID_STATE unless
  * the VI is Connected. */
-extern VIP_RETURN viaduct_get_agreement(VIP_VI_HANDLE vi, viaduct_agreement *agreement);
+extern VIP_RETURN viaduct_get_negotiated_options(VIP_VI_HANDLE vi,
+                                                 viaduct_negotiated_options *options);
 
 /*
  * Returns the client's security information of a pending request, returned by
@@ -143,6 +150,16 @@ extern VIP_RETURN viaduct_get_agreement(VIP_VI_HANDLE vi, viaduct_agreement *agr
  */
 extern VIP_RETURN viaduct_get_request_security(VIP_CONN_HANDLE conn, VIP_UINT8 *security,
                                                VIP_ULONG *security_bytes);
+
+/* Former names, until version 0.2. */
+typedef viaduct_connection_options viaduct_choices;
+typedef viaduct_negotiated_options viaduct_agreement;
+extern VIP_RETURN viaduct_get_choices(VIP_VI_HANDLE vi, viaduct_choices *options)
+    __attribute__((deprecated));
+extern VIP_RETURN viaduct_set_choices(VIP_VI_HANDLE vi, const viaduct_choices *options)
+    __attribute__((deprecated));
+extern VIP_RETURN viaduct_get_agreement(VIP_VI_HANDLE vi, viaduct_agreement *options)
+    __attribute__((deprecated));
 
 #ifdef __cplusplus
 }

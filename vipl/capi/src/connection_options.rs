@@ -10,24 +10,24 @@ use crate::vi::vi_from_c;
 
 type Security = [u8; ConnectionOptions::MAX_SECURITY_BYTES];
 
-/// Connection options of a VI, `viaduct_choices`.
+/// Connection options of a VI, `viaduct_connection_options`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ViaductChoices {
+pub struct ViaductConnectionOptions {
     /// Sends wait for receives.
     pub flow_control: VipBoolean,
     /// Whether the transfer size is negotiated: the lesser of both applies.
-    pub negotiates: VipBoolean,
+    pub negotiate_mtu: VipBoolean,
     /// Used bytes of `security`.
     pub security_bytes: VipUlong,
     /// Sent to the peer.
     pub security: Security,
 }
 
-/// Negotiated options of a connection, `viaduct_agreement`.
+/// Negotiated options of a connection, `viaduct_negotiated_options`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ViaductAgreement {
+pub struct ViaductNegotiatedOptions {
     /// Sends wait for receives.
     pub flow_control: VipBoolean,
     /// The longest message, in bytes.
@@ -46,15 +46,15 @@ fn security_to_c(bytes: &[u8]) -> Result<(VipUlong, Security)> {
     Ok((bytes.len() as VipUlong, security))
 }
 
-impl TryFrom<&ViaductChoices> for ConnectionOptions {
+impl TryFrom<&ViaductConnectionOptions> for ConnectionOptions {
     type Error = VipError;
 
-    fn try_from(choices: &ViaductChoices) -> Result<Self> {
-        let used = usize::try_from(choices.security_bytes).ok();
-        let security = used.and_then(|used| choices.security.get(..used));
+    fn try_from(options: &ViaductConnectionOptions) -> Result<Self> {
+        let used = usize::try_from(options.security_bytes).ok();
+        let security = used.and_then(|used| options.security.get(..used));
         Ok(Self {
-            flow_control: choices.flow_control != 0,
-            negotiate_mtu: choices.negotiates != 0,
+            flow_control: options.flow_control != 0,
+            negotiate_mtu: options.negotiate_mtu != 0,
             security: security.ok_or(VipError::InvalidParameter)?.to_vec(),
         })
     }
@@ -65,22 +65,22 @@ impl TryFrom<&ViaductChoices> for ConnectionOptions {
 /// # Safety
 /// The pointer is as the crate's documentation requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn viaduct_get_choices(
+pub unsafe extern "C" fn viaduct_get_connection_options(
     vi_handle: RawHandle,
-    choices: *mut ViaductChoices,
+    options: *mut ViaductConnectionOptions,
 ) -> VipReturn {
-    guarded("viaduct_get_choices", || {
+    guarded("viaduct_get_connection_options", || {
         // SAFETY: NULL or writable, as the C caller guarantees.
-        let out = unsafe { Out::new(choices) }?;
+        let out = unsafe { Out::new(options) }?;
         let ConnectionOptions {
             flow_control,
             negotiate_mtu,
             security,
         } = provider::connection_options(vi_from_c(vi_handle))?;
         let (security_bytes, security) = security_to_c(&security)?;
-        out.set(ViaductChoices {
+        out.set(ViaductConnectionOptions {
             flow_control: flow_control.into(),
-            negotiates: negotiate_mtu.into(),
+            negotiate_mtu: negotiate_mtu.into(),
             security_bytes,
             security,
         });
@@ -93,16 +93,16 @@ pub unsafe extern "C" fn viaduct_get_choices(
 /// # Safety
 /// The pointer is as the crate's documentation requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn viaduct_set_choices(
+pub unsafe extern "C" fn viaduct_set_connection_options(
     vi_handle: RawHandle,
-    choices: *const ViaductChoices,
+    options: *const ViaductConnectionOptions,
 ) -> VipReturn {
-    guarded_new("viaduct_set_choices", || {
+    guarded_new("viaduct_set_connection_options", || {
         // SAFETY: NULL or readable, as the C caller guarantees.
-        let choices = unsafe { read_in(choices) }?;
+        let options = unsafe { read_in(options) }?;
         provider::set_connection_options(
             vi_from_c(vi_handle),
-            &ConnectionOptions::try_from(&choices)?,
+            &ConnectionOptions::try_from(&options)?,
         )
     })
 }
@@ -112,20 +112,20 @@ pub unsafe extern "C" fn viaduct_set_choices(
 /// # Safety
 /// The pointer is as the crate's documentation requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn viaduct_get_agreement(
+pub unsafe extern "C" fn viaduct_get_negotiated_options(
     vi_handle: RawHandle,
-    agreement: *mut ViaductAgreement,
+    options: *mut ViaductNegotiatedOptions,
 ) -> VipReturn {
-    guarded("viaduct_get_agreement", || {
+    guarded("viaduct_get_negotiated_options", || {
         // SAFETY: NULL or writable, as the C caller guarantees.
-        let out = unsafe { Out::new(agreement) }?;
+        let out = unsafe { Out::new(options) }?;
         let NegotiatedOptions {
             flow_control,
             max_transfer_bytes,
             security,
         } = provider::negotiated_options(vi_from_c(vi_handle))?;
         let (security_bytes, security) = security_to_c(&security)?;
-        out.set(ViaductAgreement {
+        out.set(ViaductNegotiatedOptions {
             flow_control: flow_control.into(),
             max_transfer_bytes: VipUlong::from(max_transfer_bytes),
             security_bytes,
@@ -157,4 +157,43 @@ pub unsafe extern "C" fn viaduct_get_request_security(
         bytes_out.set(bytes);
         Ok(())
     })
+}
+
+/// Former name of [`viaduct_get_connection_options`], until version 0.2.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn viaduct_get_choices(
+    vi_handle: RawHandle,
+    options: *mut ViaductConnectionOptions,
+) -> VipReturn {
+    // SAFETY: the caller's guarantee.
+    unsafe { viaduct_get_connection_options(vi_handle, options) }
+}
+
+/// Former name of [`viaduct_set_connection_options`], until version 0.2.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn viaduct_set_choices(
+    vi_handle: RawHandle,
+    options: *const ViaductConnectionOptions,
+) -> VipReturn {
+    // SAFETY: the caller's guarantee.
+    unsafe { viaduct_set_connection_options(vi_handle, options) }
+}
+
+/// Former name of [`viaduct_get_negotiated_options`], until version 0.2.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn viaduct_get_agreement(
+    vi_handle: RawHandle,
+    options: *mut ViaductNegotiatedOptions,
+) -> VipReturn {
+    // SAFETY: the caller's guarantee.
+    unsafe { viaduct_get_negotiated_options(vi_handle, options) }
 }

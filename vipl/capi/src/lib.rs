@@ -24,7 +24,7 @@
 //! | `peer` | VipConnectPeerRequest VipConnectPeerDone VipConnectPeerWait |
 //! | `memory` | VipCreatePtag VipDestroyPtag VipRegisterMem VipDeregisterMem VipQueryMem |
 //! | `name_service` | VipNSInit VipNSGetHostByName VipNSGetHostByAddr VipNSShutdown |
-//! | `connection_options` | viaduct_get_choices viaduct_set_choices viaduct_get_agreement viaduct_get_request_security, declared in `viaduct.h` |
+//! | `connection_options` | viaduct_get_connection_options viaduct_set_connection_options viaduct_get_negotiated_options viaduct_get_request_security, declared in `viaduct.h` |
 //! | `users` | viaduct_get_request_user viaduct_get_peer_user, declared in `viaduct.h` |
 //! | `shared_memory` | viaduct_alloc viaduct_free, declared in `viaduct.h` |
 
@@ -56,8 +56,9 @@ pub use connect::{
     VipConnectAccept, VipConnectReject, VipConnectRequest, VipConnectWait, VipDisconnect,
 };
 pub use connection_options::{
-    ViaductAgreement, ViaductChoices, viaduct_get_agreement, viaduct_get_choices,
-    viaduct_get_request_security, viaduct_set_choices,
+    ViaductConnectionOptions, ViaductNegotiatedOptions, viaduct_get_agreement, viaduct_get_choices,
+    viaduct_get_connection_options, viaduct_get_negotiated_options, viaduct_get_request_security,
+    viaduct_set_choices, viaduct_set_connection_options,
 };
 pub use management::VipQuerySystemManagementInfo;
 pub use memory::{VipCreatePtag, VipDeregisterMem, VipDestroyPtag, VipQueryMem, VipRegisterMem};

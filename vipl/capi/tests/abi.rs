@@ -190,10 +190,13 @@ fn exports_are_the_declarations() {
             "viaduct_free",
             "viaduct_get_agreement",
             "viaduct_get_choices",
+            "viaduct_get_connection_options",
+            "viaduct_get_negotiated_options",
             "viaduct_get_peer_user",
             "viaduct_get_request_security",
             "viaduct_get_request_user",
             "viaduct_set_choices",
+            "viaduct_set_connection_options",
         ]
         .map(str::to_owned)
         .into()

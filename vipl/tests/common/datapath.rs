@@ -50,7 +50,7 @@ pub(crate) fn serve_if_child() {
     let Some(config) = std::env::var_os(SERVE) else {
         return;
     };
-    vi_core::memory::obey_ptrace_rules().unwrap();
+    vi_core::memory::drop_cap_sys_ptrace().unwrap();
     let config = read_to_serve(Path::new(&config)).unwrap();
     let server = Server::start(config, |_| Vec::new()).unwrap();
     println!("{READY}");

@@ -4,7 +4,7 @@
 //! rules of Yama (`kernel.yama.ptrace_scope` of 1 or more requires the client to name this process by
 //! `prctl(PR_SET_PTRACER, pid)`). A capability that overrides these rules would permit writes into any program that the
 //! client executes next, which may have more privileges than the client. So [`ClientProcess::of_process`] fails in a
-//! thread whose effective capabilities contain `CAP_SYS_PTRACE`; [`obey_ptrace_rules`] drops it.
+//! thread whose effective capabilities contain `CAP_SYS_PTRACE`; [`drop_cap_sys_ptrace`] drops it.
 //!
 //! A process ID may name another process once its own has ended and was waited for. A pidfd, which
 //! names this process only, is checked once per poll.
@@ -78,7 +78,7 @@ impl ClientProcess {
     /// # Errors
     /// [`ClientError::Privileged`], [`ClientError::NoProcess`].
     pub fn of_process(pid: libc::pid_t, process: OwnedFd) -> Result<Self, ClientError> {
-        if overrides_ptrace_rules().map_err(ClientError::NoProcess)? {
+        if has_cap_sys_ptrace().map_err(ClientError::NoProcess)? {
             return Err(ClientError::Privileged);
         }
         Ok(Self {
@@ -253,7 +253,7 @@ fn capabilities() -> io::Result<[CapabilityWord; 2]> {
 }
 
 /// Returns whether `CAP_SYS_PTRACE` is effective in this thread.
-fn overrides_ptrace_rules() -> io::Result<bool> {
+fn has_cap_sys_ptrace() -> io::Result<bool> {
     Ok(capabilities()?[0].effective & (1 << CAP_SYS_PTRACE) != 0)
 }
 
@@ -262,7 +262,7 @@ fn overrides_ptrace_rules() -> io::Result<bool> {
 ///
 /// # Errors
 /// Those of capget(2) and capset(2).
-pub fn obey_ptrace_rules() -> io::Result<()> {
+pub fn drop_cap_sys_ptrace() -> io::Result<()> {
     let mut words = capabilities()?;
     words[0].effective &= !(1 << CAP_SYS_PTRACE);
     let mut header = CapabilityHeader {

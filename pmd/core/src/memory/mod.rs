@@ -28,7 +28,7 @@ pub mod transfer;
 
 use backing::Owner;
 
-pub use client_process::obey_ptrace_rules;
+pub use client_process::drop_cap_sys_ptrace;
 pub use memfd_lookup::{find_memfd, mapped_file_ids};
 pub use shared_allocator::SharedMemory;
 pub use table::{RegionAttributes, RegionError};

@@ -7,7 +7,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use crate::memory::client_mapping::MappedMemory;
-use crate::memory::client_process::{ClientProcess, obey_ptrace_rules};
+use crate::memory::client_process::{ClientProcess, drop_cap_sys_ptrace};
 use crate::memory::pages::PAGE_BYTES;
 
 /// A forked child that does nothing and has pages which this process cannot access. It is killed on
@@ -31,7 +31,7 @@ impl Process {
     /// Forks two such children.
     pub fn two_with_pages(pages: u64) -> [Self; 2] {
         let two = [(); 2].map(|()| Self::fork(pages * PAGE_BYTES, 0, None));
-        obey_ptrace_rules().unwrap();
+        drop_cap_sys_ptrace().unwrap();
         two
     }
 
@@ -50,7 +50,7 @@ impl Process {
     fn new(pages: u64, hole_bytes: u64, user: Option<libc::uid_t>) -> Self {
         let this = Self::fork(pages * PAGE_BYTES, hole_bytes, user);
         // After /proc/PID/mem is open, which may need the capability.
-        obey_ptrace_rules().unwrap();
+        drop_cap_sys_ptrace().unwrap();
         this
     }
 

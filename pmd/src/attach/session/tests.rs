@@ -2,7 +2,7 @@
 
 use vi_core::memory::backing::Backing;
 use vi_core::memory::client_mapping::MappedMemory;
-use vi_core::memory::client_process::obey_ptrace_rules;
+use vi_core::memory::client_process::drop_cap_sys_ptrace;
 use vi_core::memory::testkit::{filled_file, sealed_file};
 use vi_core::memory::{Access, TagCheck};
 use vi_core::sys;
@@ -288,7 +288,7 @@ fn second_end_of_a_session_does_not_remove_the_next_client_with_its_id() {
 /// The kernel checks the process that has the ID now, which may be another user's program.
 #[test]
 fn private_memory_is_registered_only_for_programs_of_the_own_user() {
-    obey_ptrace_rules().unwrap();
+    drop_cap_sys_ptrace().unwrap();
     let process = Process::new("foreign");
     let memory = [7u8; 64];
     for (number, other) in [(0, false), (1, true)] {

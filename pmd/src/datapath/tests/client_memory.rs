@@ -135,8 +135,8 @@ fn register_for(end: &Endpoint, owner: u32, backing: Backing, address: u64) -> u
 }
 
 fn clients_pair(test: &str, reliability: u16) -> (Endpoint, Application) {
-    let (near, far) = pair(test, reliability, |_| ());
-    (near, Application::with_vi_of(far))
+    let (local, remote) = pair(test, reliability, |_| ());
+    (local, Application::with_vi_of(remote))
 }
 
 /// Polls both until a descriptor of this endpoint's queue completes; returns its status.
@@ -162,138 +162,146 @@ fn message() -> Vec<u8> {
 
 #[test]
 fn messages_are_scattered_and_gathered_in_client_memory() {
-    let (near, far) = clients_pair("client-messages", RELIABLE_DELIVERY);
+    let (local, remote) = clients_pair("client-messages", RELIABLE_DELIVERY);
     let bytes = message();
-    near.memory.write(PAGE_BYTES, &bytes);
+    local.memory.write(PAGE_BYTES, &bytes);
     let pieces = [
-        far.private(3, 1000),
-        far.shared(5, 1500),
-        far.private(2000, 1),
-        far.shared(4000, 2499),
+        remote.private(3, 1000),
+        remote.shared(5, 1500),
+        remote.private(2000, 1),
+        remote.shared(4000, 2499),
     ];
-    far.post(QueueKind::Receive, control::OP_SEND_RECV, &pieces);
-    near.post_send(0, control::OP_SEND_RECV, &[near.segment(0, MESSAGE_BYTES)]);
-    let status = wait_for(&far.end, QueueKind::Receive, &near);
+    remote.post(QueueKind::Receive, control::OP_SEND_RECV, &pieces);
+    local.post_send(0, control::OP_SEND_RECV, &[local.segment(0, MESSAGE_BYTES)]);
+    let status = wait_for(&remote.end, QueueKind::Receive, &local);
     assert_eq!(status, status::DONE | status::OP_RECEIVE);
-    assert_eq!(near.wait_sent(&far.end), status::DONE | status::OP_SEND);
+    assert_eq!(local.wait_sent(&remote.end), status::DONE | status::OP_SEND);
     assert_eq!(
-        far.private_bytes(0, 1004),
+        remote.private_bytes(0, 1004),
         [&[0; 3], &bytes[..1000], &[0]].concat()
     );
-    assert_eq!(far.shared.read(5, 1500), bytes[1000..2500]);
-    assert_eq!(far.private_bytes(1999, 3), [0, bytes[2500], 0]);
-    assert_eq!(far.shared.read(4000, 2500), [&bytes[2501..], &[0]].concat());
-    // Back from the same segments.
-    near.post_recv(1, near.segment(8192, MESSAGE_BYTES));
-    far.post(QueueKind::Send, control::OP_SEND_RECV, &pieces);
-    let status = wait_for(&near, QueueKind::Receive, &far.end);
-    assert_eq!(status, status::DONE | status::OP_RECEIVE);
-    assert_eq!(near.memory.read(PAGE_BYTES + 8192, bytes.len()), bytes);
+    assert_eq!(remote.shared.read(5, 1500), bytes[1000..2500]);
+    assert_eq!(remote.private_bytes(1999, 3), [0, bytes[2500], 0]);
     assert_eq!(
-        wait_for(&far.end, QueueKind::Send, &near),
+        remote.shared.read(4000, 2500),
+        [&bytes[2501..], &[0]].concat()
+    );
+    // Back from the same segments.
+    local.post_recv(1, local.segment(8192, MESSAGE_BYTES));
+    remote.post(QueueKind::Send, control::OP_SEND_RECV, &pieces);
+    let status = wait_for(&local, QueueKind::Receive, &remote.end);
+    assert_eq!(status, status::DONE | status::OP_RECEIVE);
+    assert_eq!(local.memory.read(PAGE_BYTES + 8192, bytes.len()), bytes);
+    assert_eq!(
+        wait_for(&remote.end, QueueKind::Send, &local),
         status::DONE | status::OP_SEND
     );
-    assert!(far.descriptors_are_untouched());
-    near.close();
-    far.close();
+    assert!(remote.descriptors_are_untouched());
+    local.close();
+    remote.close();
 }
 
 #[test]
 fn rdma_accesses_client_memory() {
-    let (near, far) = clients_pair("client-rdma", RELIABLE_DELIVERY);
+    let (local, remote) = clients_pair("client-rdma", RELIABLE_DELIVERY);
     let bytes = message();
-    near.memory.write(PAGE_BYTES, &bytes);
-    for (line, target) in [far.private(11, 0), far.shared(11, 0)]
+    local.memory.write(PAGE_BYTES, &bytes);
+    for (line, target) in [remote.private(11, 0), remote.shared(11, 0)]
         .into_iter()
         .enumerate()
     {
         let line = line as u64 * 2;
-        let own = near.segment(0, MESSAGE_BYTES);
-        near.post_send(line, control::OP_RDMA_WRITE, &[target, own]);
+        let own = local.segment(0, MESSAGE_BYTES);
+        local.post_send(line, control::OP_RDMA_WRITE, &[target, own]);
         assert_eq!(
-            near.wait_sent(&far.end),
+            local.wait_sent(&remote.end),
             status::DONE | status::OP_RDMA_WRITE
         );
-        let back = near.segment(8192, MESSAGE_BYTES);
-        near.memory
+        let back = local.segment(8192, MESSAGE_BYTES);
+        local
+            .memory
             .write(PAGE_BYTES + 8192, &[0; MESSAGE_BYTES as usize]);
-        near.post_read(line + 1, back, target);
-        assert_eq!(near.wait_sent(&far.end), READ_DONE);
-        assert_eq!(near.memory.read(PAGE_BYTES + 8192, bytes.len()), bytes);
+        local.post_read(line + 1, back, target);
+        assert_eq!(local.wait_sent(&remote.end), READ_DONE);
+        assert_eq!(local.memory.read(PAGE_BYTES + 8192, bytes.len()), bytes);
     }
-    assert_eq!(far.private_bytes(11, bytes.len()), bytes);
-    assert_eq!(far.shared.read(11, bytes.len()), bytes);
+    assert_eq!(remote.private_bytes(11, bytes.len()), bytes);
+    assert_eq!(remote.shared.read(11, bytes.len()), bytes);
     // The application reads memory of its peer.
-    let own = far.private(6000, MESSAGE_BYTES);
-    far.post(
+    let own = remote.private(6000, MESSAGE_BYTES);
+    remote.post(
         QueueKind::Send,
         control::OP_RDMA_READ,
-        &[near.segment(0, 0), own],
+        &[local.segment(0, 0), own],
     );
-    assert_eq!(wait_for(&far.end, QueueKind::Send, &near), READ_DONE);
-    assert_eq!(far.private_bytes(6000, bytes.len()), bytes);
-    assert!(far.descriptors_are_untouched());
-    near.close();
-    far.close();
+    assert_eq!(wait_for(&remote.end, QueueKind::Send, &local), READ_DONE);
+    assert_eq!(remote.private_bytes(6000, bytes.len()), bytes);
+    assert!(remote.descriptors_are_untouched());
+    local.close();
+    remote.close();
 }
 
 #[test]
 fn receive_into_memory_of_another_owner_is_refused() {
-    let (near, far) = clients_pair("client-others", RELIABLE_DELIVERY);
+    let (local, remote) = clients_pair("client-others", RELIABLE_DELIVERY);
     let others = MappedMemory::map(sealed_file(BYTES), 0, BYTES).unwrap();
-    let others = register_for(&far.end, 2, Backing::Mapped(others), SHARED_AT);
-    assert_refused(near, far, |far| DataSegment {
+    let others = register_for(&remote.end, 2, Backing::Mapped(others), SHARED_AT);
+    assert_refused(local, remote, |remote| DataSegment {
         handle: others,
-        ..far.shared(0, 8)
+        ..remote.shared(0, 8)
     });
-    let (near, far) = clients_pair("client-process", RELIABLE_DELIVERY);
-    assert_refused(near, far, |far| far.end.segment(0, 8));
+    let (local, remote) = clients_pair("client-process", RELIABLE_DELIVERY);
+    assert_refused(local, remote, |remote| remote.end.segment(0, 8));
 }
 
 /// Checks that a message for a receive descriptor with this segment fails.
-fn assert_refused(near: Endpoint, far: Application, segment: impl Fn(&Application) -> DataSegment) {
-    let segment = segment(&far);
-    far.post(QueueKind::Receive, control::OP_SEND_RECV, &[segment]);
-    near.post_send(0, control::OP_SEND_RECV, &[near.segment(0, 8)]);
-    near.wait_sent(&far.end);
-    let status = wait_for(&far.end, QueueKind::Receive, &near);
+fn assert_refused(
+    local: Endpoint,
+    remote: Application,
+    segment: impl Fn(&Application) -> DataSegment,
+) {
+    let segment = segment(&remote);
+    remote.post(QueueKind::Receive, control::OP_SEND_RECV, &[segment]);
+    local.post_send(0, control::OP_SEND_RECV, &[local.segment(0, 8)]);
+    local.wait_sent(&remote.end);
+    let status = wait_for(&remote.end, QueueKind::Receive, &local);
     assert_ne!(status & status::PROTECTION_ERROR, 0, "{status:x}");
-    assert!(far.end.memory.is_untouched(PAGE_BYTES, 8));
-    assert_eq!(far.shared.read(0, 8), [0; 8]);
-    near.close();
-    far.close();
+    assert!(remote.end.memory.is_untouched(PAGE_BYTES, 8));
+    assert_eq!(remote.shared.read(0, 8), [0; 8]);
+    local.close();
+    remote.close();
 }
 
 #[test]
 fn killed_application_breaks_its_connection() {
-    let (near, far) = clients_pair("client-killed", RELIABLE_RECEPTION);
-    near.post_send(
+    let (local, remote) = clients_pair("client-killed", RELIABLE_RECEPTION);
+    local.post_send(
         0,
         control::OP_RDMA_WRITE,
-        &[far.private(0, 0), near.segment(0, 64)],
+        &[remote.private(0, 0), local.segment(0, 64)],
     );
     assert_eq!(
-        near.wait_sent(&far.end),
+        local.wait_sent(&remote.end),
         status::DONE | status::OP_RDMA_WRITE
     );
-    far.process.kill();
-    near.post_send(
+    remote.process.kill();
+    local.post_send(
         1,
         control::OP_RDMA_WRITE,
-        &[far.private(0, 0), near.segment(0, 64)],
+        &[remote.private(0, 0), local.segment(0, 64)],
     );
-    let status = near.wait_sent(&far.end);
+    let status = local.wait_sent(&remote.end);
     assert_ne!(status & status::ERROR_MASK, 0, "{status:x}");
     let begun = std::time::Instant::now();
-    while vi_of(far.end.vi).unwrap().state() != ViState::Error {
-        far.end.poll();
+    while vi_of(remote.end.vi).unwrap().state() != ViState::Error {
+        remote.end.poll();
         assert!(begun.elapsed() < TIMEOUT, "the connection does not break");
     }
-    let counters = far.end.device.counters();
+    let counters = remote.end.device.counters();
     let faults = counters
         .iter()
         .find(|(name, _)| name == "client_memory_faults");
     assert!(faults.is_some_and(|(_, faults)| *faults > 0), "{faults:?}");
-    near.close();
-    far.close();
+    local.close();
+    remote.close();
 }

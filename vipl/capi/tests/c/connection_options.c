@@ -11,9 +11,9 @@ enum { LONG_BYTES = 32768, SHORT_BYTES = 4096 };
 static const PairOptions longer = {.max_transfer_bytes = LONG_BYTES};
 static const PairOptions shorter = {.max_transfer_bytes = SHORT_BYTES};
 
-static viaduct_choices all_options(const char *security)
+static viaduct_connection_options all_options(const char *security)
 {
-    viaduct_choices options = {.flow_control = VIP_TRUE, .negotiates = VIP_TRUE};
+    viaduct_connection_options options = {.flow_control = VIP_TRUE, .negotiate_mtu = VIP_TRUE};
 
     options.security_bytes = strlen(security);
     memcpy(options.security, security, options.security_bytes);
@@ -31,36 +31,53 @@ static VIP_UINT32 expected_user(void)
     return geteuid();
 }
 
+/* The former names of calls and types, which are deprecated. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+static void former_names(void)
+{
+    VIP_VI_HANDLE vi = client_create(&longer);
+    viaduct_choices choices = {.negotiates = VIP_TRUE}, found;
+    viaduct_agreement agreement;
+
+    CHECK_RETURN(viaduct_set_choices(vi, &choices), VIP_SUCCESS);
+    CHECK_RETURN(viaduct_get_choices(vi, &found), VIP_SUCCESS);
+    CHECK(found.negotiates && found.negotiate_mtu && !found.flow_control, "the options set before");
+    CHECK_RETURN(viaduct_get_agreement(vi, &agreement), VIP_INVALID_STATE);
+    vi_close(vi);
+}
+#pragma GCC diagnostic pop
+
 /* Options are returned as they were set; invalid options are refused without effect. */
 static void set_and_get(void)
 {
     VIP_VI_HANDLE vi = client_create(&longer);
-    viaduct_choices options, found;
-    viaduct_agreement negotiated;
+    viaduct_connection_options options, found;
+    viaduct_negotiated_options negotiated;
     VIP_UINT32 user = 7;
     VIP_ULONG bytes;
 
-    CHECK_RETURN(viaduct_get_choices(vi, &found), VIP_SUCCESS);
-    CHECK(!found.flow_control && !found.negotiates && found.security_bytes == 0,
+    CHECK_RETURN(viaduct_get_connection_options(vi, &found), VIP_SUCCESS);
+    CHECK(!found.flow_control && !found.negotiate_mtu && found.security_bytes == 0,
           "a new VI has no options");
     options = all_options("security");
-    CHECK_RETURN(viaduct_set_choices(vi, &options), VIP_SUCCESS);
+    CHECK_RETURN(viaduct_set_connection_options(vi, &options), VIP_SUCCESS);
     options.security_bytes = VIADUCT_MAX_SECURITY_BYTES + 1;
-    CHECK_RETURN(viaduct_set_choices(vi, &options), VIP_INVALID_PARAMETER);
+    CHECK_RETURN(viaduct_set_connection_options(vi, &options), VIP_INVALID_PARAMETER);
     options.security_bytes = (VIP_ULONG)-1;
-    CHECK_RETURN(viaduct_set_choices(vi, &options), VIP_INVALID_PARAMETER);
-    CHECK_RETURN(viaduct_set_choices(vi, NULL), VIP_INVALID_PARAMETER);
-    CHECK_RETURN(viaduct_set_choices(NULL, &options), VIP_INVALID_PARAMETER);
-    CHECK_RETURN(viaduct_set_choices(local_device.nic, &options), VIP_INVALID_PARAMETER);
-    CHECK_RETURN(viaduct_get_choices(vi, NULL), VIP_INVALID_PARAMETER);
-    CHECK_RETURN(viaduct_get_choices(NULL, &found), VIP_INVALID_PARAMETER);
-    CHECK_RETURN(viaduct_get_choices(vi, &found), VIP_SUCCESS);
-    CHECK(found.flow_control && found.negotiates &&
+    CHECK_RETURN(viaduct_set_connection_options(vi, &options), VIP_INVALID_PARAMETER);
+    CHECK_RETURN(viaduct_set_connection_options(vi, NULL), VIP_INVALID_PARAMETER);
+    CHECK_RETURN(viaduct_set_connection_options(NULL, &options), VIP_INVALID_PARAMETER);
+    CHECK_RETURN(viaduct_set_connection_options(local_device.nic, &options), VIP_INVALID_PARAMETER);
+    CHECK_RETURN(viaduct_get_connection_options(vi, NULL), VIP_INVALID_PARAMETER);
+    CHECK_RETURN(viaduct_get_connection_options(NULL, &found), VIP_INVALID_PARAMETER);
+    CHECK_RETURN(viaduct_get_connection_options(vi, &found), VIP_SUCCESS);
+    CHECK(found.flow_control && found.negotiate_mtu &&
               is_equal(found.security, found.security_bytes, "security"),
           "the options set before");
-    CHECK_RETURN(viaduct_get_agreement(vi, &negotiated), VIP_INVALID_STATE);
-    CHECK_RETURN(viaduct_get_agreement(vi, NULL), VIP_INVALID_PARAMETER);
-    CHECK_RETURN(viaduct_get_agreement(NULL, &negotiated), VIP_INVALID_PARAMETER);
+    CHECK_RETURN(viaduct_get_negotiated_options(vi, &negotiated), VIP_INVALID_STATE);
+    CHECK_RETURN(viaduct_get_negotiated_options(vi, NULL), VIP_INVALID_PARAMETER);
+    CHECK_RETURN(viaduct_get_negotiated_options(NULL, &negotiated), VIP_INVALID_PARAMETER);
     CHECK_RETURN(viaduct_get_request_security(NULL, found.security, &bytes),
                  VIP_INVALID_PARAMETER);
     CHECK_RETURN(viaduct_get_request_user(NULL, &user), VIP_INVALID_PARAMETER);
@@ -75,9 +92,9 @@ static void set_and_get(void)
 static void negotiating(void)
 {
     Pair pair = {client_create(&longer), server_create(&shorter)};
-    viaduct_choices client_options = all_options("the client"),
-                    server_options = all_options("the server");
-    viaduct_agreement negotiated;
+    viaduct_connection_options client_options = all_options("the client"),
+                               server_options = all_options("the server");
+    viaduct_negotiated_options negotiated;
     unsigned char security[VIADUCT_MAX_SECURITY_BYTES];
     VIP_ULONG bytes = 0;
     VIP_VI_ATTRIBUTES attributes;
@@ -88,8 +105,8 @@ static void negotiating(void)
 
     fresh_discriminator(discriminator, sizeof discriminator);
     address_of(&remote_device, discriminator, &address);
-    REQUIRE_RETURN(viaduct_set_choices(pair.client, &client_options), VIP_SUCCESS);
-    REQUIRE_RETURN(viaduct_set_choices(pair.server, &server_options), VIP_SUCCESS);
+    REQUIRE_RETURN(viaduct_set_connection_options(pair.client, &client_options), VIP_SUCCESS);
+    REQUIRE_RETURN(viaduct_set_connection_options(pair.server, &server_options), VIP_SUCCESS);
     Request *request = request_start(pair.client, discriminator, WAIT_MS);
     REQUIRE_RETURN(VipConnectWait(remote_device.nic, &address.address, WAIT_MS, &remote.address,
                                   &attributes, &conn),
@@ -111,15 +128,15 @@ static void negotiating(void)
     CHECK_RETURN(viaduct_get_peer_user(pair.server, &user), VIP_SUCCESS);
     CHECK(user == expected_user(), "the user of the peer, %u", user);
 
-    REQUIRE_RETURN(viaduct_get_agreement(pair.client, &negotiated), VIP_SUCCESS);
+    REQUIRE_RETURN(viaduct_get_negotiated_options(pair.client, &negotiated), VIP_SUCCESS);
     CHECK(negotiated.flow_control && negotiated.max_transfer_bytes == SHORT_BYTES &&
               is_equal(negotiated.security, negotiated.security_bytes, "the server"),
           "the negotiated options of the client");
-    REQUIRE_RETURN(viaduct_get_agreement(pair.server, &negotiated), VIP_SUCCESS);
+    REQUIRE_RETURN(viaduct_get_negotiated_options(pair.server, &negotiated), VIP_SUCCESS);
     CHECK(negotiated.flow_control && negotiated.max_transfer_bytes == SHORT_BYTES &&
               is_equal(negotiated.security, negotiated.security_bytes, "the client"),
           "the negotiated options of the server");
-    CHECK_RETURN(viaduct_set_choices(pair.client, &client_options), VIP_INVALID_STATE);
+    CHECK_RETURN(viaduct_set_connection_options(pair.client, &client_options), VIP_INVALID_STATE);
 
     /* Flow control: a send before its receive. */
     VIP_DESCRIPTOR *send = arena_descriptor(&local_arena, 1),
@@ -144,12 +161,12 @@ static void fc_vi_nic_is_refused(void)
 {
     fixture_use_one_process("SMALL");
     VIP_VI_HANDLE vi = client_create(&longer);
-    viaduct_choices options = all_options("");
-    viaduct_agreement negotiated;
+    viaduct_connection_options options = all_options("");
+    viaduct_negotiated_options negotiated;
 
-    CHECK_RETURN(viaduct_get_choices(vi, &options), VIP_INVALID_PARAMETER);
-    CHECK_RETURN(viaduct_set_choices(vi, &options), VIP_INVALID_PARAMETER);
-    CHECK_RETURN(viaduct_get_agreement(vi, &negotiated), VIP_INVALID_PARAMETER);
+    CHECK_RETURN(viaduct_get_connection_options(vi, &options), VIP_INVALID_PARAMETER);
+    CHECK_RETURN(viaduct_set_connection_options(vi, &options), VIP_INVALID_PARAMETER);
+    CHECK_RETURN(viaduct_get_negotiated_options(vi, &negotiated), VIP_INVALID_PARAMETER);
     vi_close(vi);
     fixture_use_end();
 }
@@ -158,6 +175,7 @@ int main(void)
 {
     fixture_open();
     set_and_get();
+    former_names();
     negotiating();
     fixture_reset();
     fc_vi_nic_is_refused();

@@ -75,7 +75,7 @@ fn killed_client_is_detected_in_the_next_poll() {
 
 #[test]
 fn pid_without_a_process_is_refused() {
-    obey_ptrace_rules().unwrap();
+    drop_cap_sys_ptrace().unwrap();
     for pid in [0, u32::MAX, i32::MAX as u32] {
         let refused = ClientProcess::open(pid).unwrap_err();
         assert!(
@@ -87,7 +87,7 @@ fn pid_without_a_process_is_refused() {
 
 #[test]
 fn thread_with_cap_sys_ptrace_gets_no_client_process() {
-    if !overrides_ptrace_rules().unwrap() {
+    if !has_cap_sys_ptrace().unwrap() {
         // The tests run without the capability.
         return;
     }
@@ -96,11 +96,11 @@ fn thread_with_cap_sys_ptrace_gets_no_client_process() {
         ClientProcess::open(own),
         Err(ClientError::Privileged)
     ));
-    obey_ptrace_rules().unwrap();
-    assert!(!overrides_ptrace_rules().unwrap());
+    drop_cap_sys_ptrace().unwrap();
+    assert!(!has_cap_sys_ptrace().unwrap());
     ClientProcess::open(own).unwrap();
     // Threads that this thread starts inherit it.
-    let inherited = std::thread::spawn(overrides_ptrace_rules).join();
+    let inherited = std::thread::spawn(has_cap_sys_ptrace).join();
     assert!(!inherited.unwrap().unwrap());
 }
 

@@ -282,7 +282,7 @@ fn unsuitable_file_is_refused_before_it_is_mapped() {
 #[test]
 fn file_sealed_by_another_process_is_accessed_by_system_calls_if_permitted() {
     let process = Process::new("file-sealed");
-    obey_ptrace_rules().unwrap();
+    drop_cap_sys_ptrace().unwrap();
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_FUTURE_WRITE;
     let file = memory_file(libc::MFD_ALLOW_SEALING, 2 * PAGE_BYTES, seals);
     let without = Registrar::new(process.application(0));
