@@ -7,10 +7,9 @@
 
 use std::time::Duration;
 
-use fcvi_frame::connect::Attributes;
 use vi_types::{
     ConnectionOptions, HostAddress, MemAttributes, NegotiatedOptions, NetAddress, Outcome,
-    QueueKind, ViAttributes, ViInfo,
+    QueueKind, ViAttributes, ViInfo, ViParams,
 };
 
 use crate::device::Device;
@@ -112,7 +111,7 @@ pub(crate) trait ConnectionCalls {
         nic: u64,
         local: &NetAddress,
         limit: Option<Duration>,
-    ) -> Outcome<(Conn, NetAddress, Attributes)>;
+    ) -> Outcome<(Conn, NetAddress, ViParams)>;
 
     /// Accepts a request with a VI (VIPL 3.3.2).
     fn connect_accept(&self, conn: Conn, vi: Vi, handle: u64) -> Outcome<()>;
@@ -128,7 +127,7 @@ pub(crate) trait ConnectionCalls {
         local: &NetAddress,
         remote: &NetAddress,
         limit: Option<Duration>,
-    ) -> Outcome<Attributes>;
+    ) -> Outcome<ViParams>;
 
     /// Requests a peer-to-peer connection (VIPL 3.3.6).
     fn connect_peer_request(
@@ -141,10 +140,10 @@ pub(crate) trait ConnectionCalls {
     ) -> Outcome<()>;
 
     /// Takes the outcome of the VI's peer request; `None` while it is in progress (VIPL 3.3.7).
-    fn connect_peer_done(&self, vi: Vi, handle: u64) -> Outcome<Option<Attributes>>;
+    fn connect_peer_done(&self, vi: Vi, handle: u64) -> Outcome<Option<ViParams>>;
 
     /// Waits for the outcome of the VI's peer request (VIPL 3.3.8).
-    fn connect_peer_wait(&self, vi: Vi, handle: u64) -> Outcome<Attributes>;
+    fn connect_peer_wait(&self, vi: Vi, handle: u64) -> Outcome<ViParams>;
 
     /// Disconnects a VI and flushes both queues (VIPL 3.3.5).
     fn disconnect(&self, vi: Vi, handle: u64) -> Outcome<()>;

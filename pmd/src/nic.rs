@@ -10,11 +10,11 @@ mod peer_user;
 use std::path::Path;
 use std::time::Duration;
 
-use fcvi_frame::connect::Attributes;
 use vi_core::handle::{HandleKind, RawHandle};
 use vi_core::memory::backing::Owner;
 use vi_types::{
     CallError, HostAddress, MemAttributes, NetAddress, Outcome, PtagHandle, ViAttributes, ViInfo,
+    ViParams,
 };
 
 use crate::config::{NicConfig, Protection};
@@ -268,8 +268,8 @@ pub struct Request {
     pub conn: u64,
     /// The client's address.
     pub remote: NetAddress,
-    /// Attributes of the client's VI.
-    pub attributes: Attributes,
+    /// ViParams of the client's VI.
+    pub attributes: ViParams,
 }
 
 /// Returns whether the NIC supports the discriminator length of this address.
@@ -358,7 +358,7 @@ pub fn connect_request(
     local: &NetAddress,
     remote: &NetAddress,
     limit: Option<Duration>,
-) -> Outcome<Attributes> {
+) -> Outcome<ViParams> {
     let vi = vi(vi_handle)?;
     let is_valid = fits(vi.device, local) && fits(vi.device, remote);
     if !is_valid || local.host.0 != vi.device.host || limit == Some(Duration::ZERO) {
@@ -387,13 +387,13 @@ pub fn connect_peer_request(
 }
 
 /// Takes the outcome of a peer request; `None` while it is in progress (VIPL 3.3.7).
-pub fn connect_peer_done(vi_handle: u64) -> Outcome<Option<Attributes>> {
+pub fn connect_peer_done(vi_handle: u64) -> Outcome<Option<ViParams>> {
     let vi = vi(vi_handle)?;
     vi.device.calls.connect_peer_done(vi, vi_handle)
 }
 
 /// Waits for the outcome of a peer request (VIPL 3.3.8).
-pub fn connect_peer_wait(vi_handle: u64) -> Outcome<Attributes> {
+pub fn connect_peer_wait(vi_handle: u64) -> Outcome<ViParams> {
     let vi = vi(vi_handle)?;
     vi.device.calls.connect_peer_wait(vi, vi_handle)
 }

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use pmd_port::{PortEvent, PortFailure, WakeSource};
 use vi_core::doorbell::Doorbells;
-use vi_engine::Pumped;
-use vi_types::QueueIo;
+
+use vi_types::{Pumped, QueueIo};
 use vi_types::{ViIndex, ViState};
 
 use crate::clock::Clock;

@@ -3,10 +3,9 @@
 
 use fcvi_frame::fc::NPortId;
 use pmd_port::{MacBytes, PortFailure, PortStats};
-use vi_engine::{ConnId, Indication, Pumped, RemoteVi};
 use vi_types::{
-    CallError, ConnectionOptions, Discriminator, HostAddress, NegotiatedOptions, NetAddress,
-    Outcome, ViIndex, ViParams, ViState,
+    CallError, ConnId, ConnectRequest, ConnectionOptions, Discriminator, HostAddress, Indication,
+    NegotiatedOptions, Outcome, Pumped, ViIndex, ViParams, ViState,
 };
 
 use crate::datapath::Datapath;
@@ -26,15 +25,6 @@ pub(crate) enum Peer {
     Port(NPortId),
     /// A host.
     Host(HostAddress),
-}
-
-/// A request to connect a VI.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ConnectRequest<'a> {
-    pub(crate) local: &'a NetAddress,
-    pub(crate) remote: &'a NetAddress,
-    /// `None` for no timeout.
-    pub(crate) timeout_ns: Option<u64>,
 }
 
 /// A transport protocol, with its VIs and connections. The verbs are those of [`vi_engine::Engine`]; `path` is the
@@ -192,7 +182,7 @@ pub(crate) trait Transport {
         path: &mut Datapath,
     ) -> Result<(), CallError>;
 
-    fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<RemoteVi, CallError>>;
+    fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<ViParams, CallError>>;
 
     fn peer_request(&self, vi: ViIndex) -> Option<u64>;
 
@@ -200,7 +190,7 @@ pub(crate) trait Transport {
         &mut self,
         vi: ViIndex,
         number: u64,
-    ) -> Option<Result<RemoteVi, CallError>>;
+    ) -> Option<Result<ViParams, CallError>>;
 
     /// Returns the connection options of a VI, if the transport has any.
     fn connection_options(&self, _vi: ViIndex) -> Option<&ConnectionOptions> {

@@ -12,14 +12,13 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use fcvi_frame::connect::Attributes;
 use pmd::config::{
     NicConfig, Protection, from_environment, protection_from_environment, socket_of,
 };
 use pmd::nic;
 use pmd::queue_calls::{self, WhenFull};
 use vi_core::reap;
-use vi_types::{CallError, QueueKind, ReliabilityLevel};
+use vi_types::{CallError, QueueKind, ReliabilityLevel, ViParams};
 
 use crate::name_service::{NameService, NameServiceError};
 use crate::types::{
@@ -395,9 +394,9 @@ pub fn cq_wait(cq: CqHandle, timeout: Timeout) -> Result<CqEntry> {
     Ok(queue_calls::cq_wait(cq.into_raw(), timeout.limit())?)
 }
 
-fn remote_attributes(attributes: &Attributes) -> ViAttributes {
+fn remote_attributes(attributes: &ViParams) -> ViAttributes {
     ViAttributes {
-        reliability: attributes.reliability.bit(),
+        reliability: attributes.level.bit(),
         max_transfer_bytes: u64::from(attributes.max_transfer_bytes),
         qos: 0,
         ptag: None,

@@ -15,38 +15,26 @@ mod incoming;
 mod listen;
 mod peer;
 
-pub use incoming::ConnId;
 pub(crate) use incoming::Incoming;
 pub(crate) use listen::Listeners;
 
-use fcvi_frame::connect::{Attributes, ConnectRequest};
+use fcvi_frame::connect::ConnectRequest;
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::flags::{ConnectMode, connect_request};
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus};
-use vi_types::{CallError, Discriminator, NetAddress, ViIndex, ViState, Waiter};
+use vi_types::{CallError, ConnId, Discriminator, Indication, ViIndex, ViState, Waiter};
 
 use self::incoming::{FinalResponse, IncomingState};
-use crate::connection::{Connection, check_attributes, is_valid_peer};
+use crate::connection::{Connection, check_attributes, is_valid_peer, vi_params};
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::endpoint::{Endpoint, Phase};
 use crate::engine::Engine;
 use crate::engine_io::EngineIo;
 use crate::timer::TimerKey;
-
-/// A matched request, as reported to the consumer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Indication {
-    /// ID to accept or reject it with.
-    pub conn: ConnId,
-    /// Local address of the client for the connection.
-    pub remote: NetAddress,
-    /// Attributes of the client's VI.
-    pub attributes: Attributes,
-}
 
 impl Engine {
     /// Waits for one request with this discriminator (VIPL 3.3.1). Returns the listener number for
@@ -62,7 +50,7 @@ impl Engine {
         let indication = Indication {
             conn,
             remote: incoming.local,
-            attributes: incoming.attributes,
+            attributes: vi_params(&incoming.attributes),
         };
         self.listeners.remove(listener);
         Some(indication)
@@ -403,10 +391,10 @@ impl Engine {
     /// # Errors
     /// `Timeout`: the request is not pending any more.
     pub fn requester(&self, conn: ConnId) -> Result<Option<ViIndex>, CallError> {
-        let incoming = self.port.incoming.get(conn.index as usize);
+        let incoming = self.port.incoming.get(conn.index() as usize);
         let incoming = incoming
             .and_then(Option::as_ref)
-            .filter(|i| i.generation == conn.generation && i.state == IncomingState::Pending)
+            .filter(|i| i.generation == conn.generation() && i.state == IncomingState::Pending)
             .ok_or(CallError::Timeout)?;
         if incoming.s_id != self.port.config.n_port_id {
             return Ok(None);

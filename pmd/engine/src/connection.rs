@@ -41,9 +41,19 @@ pub(crate) struct Break(pub(crate) MessageReason);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteVi {
     /// Its attributes.
-    pub attributes: Attributes,
+    pub attributes: ViParams,
     /// Its N_Port.
     pub n_port_id: NPortId,
+}
+
+/// Returns the attributes of a remote VI that do not depend on the transport.
+pub(crate) fn vi_params(attributes: &Attributes) -> ViParams {
+    ViParams {
+        level: attributes.reliability,
+        max_transfer_bytes: attributes.max_transfer_bytes,
+        rdma_write: attributes.rdma_write,
+        rdma_read: attributes.rdma_read,
+    }
 }
 
 /// A connection that this side ended. The peer may not know it yet.
@@ -83,7 +93,7 @@ impl Connection {
     /// Returns the peer's VI.
     pub(crate) fn remote_vi(&self) -> RemoteVi {
         RemoteVi {
-            attributes: self.remote,
+            attributes: vi_params(&self.remote),
             n_port_id: self.peer,
         }
     }

@@ -3,7 +3,7 @@
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::reason::MessageReason;
-use vi_types::{AsyncError, CallError, ViParams, ViState, Waiter};
+use vi_types::{AsyncError, CallError, Pumped, ViParams, ViState, Waiter};
 
 use crate::connect::{Attempt, PeerRequest};
 use crate::connection::{Break, Connection, PreviousConnection, RemoteVi};
@@ -14,7 +14,7 @@ use crate::pending_disconnects::DisconnectInfo;
 use crate::receive::RxStream;
 use crate::shortcut::Shortcut;
 use crate::timer::TimerKey;
-use crate::transmit::{Pumped, Step, TxStream};
+use crate::transmit::{Step, TxStream};
 
 /// Phase of an endpoint's connection procedure.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use fcvi_frame::fc::{FcType, NPortId};
 use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
-use vi_types::{ViParams, ViState};
+use vi_types::{Pumped, ViParams, ViState};
 
 use vi_types::ViIndex;
 
@@ -22,7 +22,6 @@ use crate::engine_io::EngineIo;
 use crate::n_port::NPort;
 use crate::shortcut::Pair;
 use crate::timer::TimerKey;
-use crate::transmit::Pumped;
 
 /// The protocol state of one N_Port.
 ///

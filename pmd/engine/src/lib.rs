@@ -62,11 +62,9 @@ mod testkit;
 #[cfg(test)]
 mod tests;
 
-pub use accept::{ConnId, Indication};
 pub use config::{EngineConfig, MAX_UNANSWERED};
 pub use connection::{ConnectCommand, RemoteVi, max_message_bytes};
 pub use counters::{Counter, Counters};
 pub use engine::Engine;
 pub use engine_io::{EngineIo, Moved, Transmit};
 pub use recovery::RecoveryConfig;
-pub use transmit::Pumped;

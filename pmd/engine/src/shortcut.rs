@@ -29,8 +29,8 @@ use fcvi_frame::flags::message_request;
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
 use vi_types::{
-    AsyncError, MessageDestination, Operation, OperationKind, ReliabilityLevel, SendWork, Status,
-    ViIndex, ViState,
+    AsyncError, MessageDestination, Operation, OperationKind, Pumped, ReliabilityLevel, SendWork,
+    Status, ViIndex, ViState,
 };
 
 use crate::connection::Break;
@@ -41,7 +41,7 @@ use crate::engine_io::{EngineIo, Moved};
 use crate::n_port::NPort;
 use crate::reassembly::RxMessage;
 use crate::receive::{ReceiveFailure, deliver};
-use crate::transmit::{Pumped, SendFailure, Step};
+use crate::transmit::{SendFailure, Step};
 
 /// All parts of a message but the last are multiples of this, so that no part ends inside a word.
 const LINE_BYTES: u32 = 64;

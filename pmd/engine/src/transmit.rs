@@ -29,17 +29,6 @@ use crate::receive::RxStream;
 use crate::recovery::{RecoveryConfig, TxRecovery};
 use crate::responses::Responses;
 
-/// Why [`Engine::pump`](crate::Engine::pump) returned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pumped {
-    /// Nothing is left to send.
-    Idle,
-    /// The budget is used up; there is more to send.
-    More,
-    /// The port or the OX_ID pool has no room; there is more to send.
-    Blocked,
-}
-
 /// Result of one step.
 pub(crate) enum Step {
     /// A frame was sent, or a descriptor completed.

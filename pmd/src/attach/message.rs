@@ -2,17 +2,16 @@
 
 use core::time::Duration;
 
-use fcvi_frame::connect::Attributes;
 use serde::{Deserialize, Serialize};
 use vi_types::{
     CallError, ConnectionOptions, LockPolicy, MemAttributes, NegotiatedOptions, NetAddress,
-    ViAttributes, ViState,
+    ViAttributes, ViParams, ViState,
 };
 
 use crate::config::{Limits, NicConfig, Progress, Protection, Quota};
 
 /// Version of the messages and of the shared queues; both sides must have the same.
-pub(crate) const VERSION: u32 = 7;
+pub(crate) const VERSION: u32 = 8;
 
 /// Maximum length of a message.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 8192;
@@ -208,9 +207,9 @@ pub(crate) enum Reply {
     Request {
         conn: u64,
         remote: NetAddress,
-        attributes: Attributes,
+        attributes: ViParams,
     },
-    Attributes(Attributes),
+    Attributes(ViParams),
     /// A peer request is in progress.
     Pending,
     /// To `QueryStatus`, `Counters` and `DiscoveredHosts`: a part of a reply that may be too long for one message, and
@@ -398,12 +397,12 @@ mod tests {
 
     #[test]
     fn attributes_round_trip() {
-        for reliability in ReliabilityLevel::ALL {
-            let original = Attributes {
-                reliability,
-                max_reads: 7,
+        for level in ReliabilityLevel::ALL {
+            let original = ViParams {
+                level,
+                max_transfer_bytes: 7,
+                rdma_write: false,
                 rdma_read: true,
-                ..Attributes::default()
             };
             let bytes = postcard::to_allocvec(&original).unwrap();
             assert_eq!(postcard::from_bytes(&bytes), Ok(original));

@@ -3,13 +3,11 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fcvi_frame::connect::Attributes;
 use vi_core::biased_lock::BiasedGuard;
 use vi_core::sync::Ordering;
-use vi_engine::{ConnId, Indication, RemoteVi};
 use vi_types::{
-    CallError, ConnectionOptions, HostAddress, NegotiatedOptions, NetAddress, Outcome,
-    ReliabilityLevel, ResourceError, ViState,
+    CallError, ConnId, ConnectRequest, ConnectionOptions, HostAddress, Indication,
+    NegotiatedOptions, NetAddress, Outcome, ReliabilityLevel, ResourceError, ViParams, ViState,
 };
 
 use super::{LocalCalls, poller_of, working_poller_for};
@@ -23,7 +21,7 @@ use crate::nic_backend::Backend;
 use crate::nic_handle::Conn;
 use crate::poller::PollState;
 use crate::progress::{TimedOut, wait_for};
-use crate::transport::{ConnectRequest, ListenState, Transport};
+use crate::transport::{ListenState, Transport};
 
 /// Numbers a request for the consumer.
 pub(super) fn conn_of(id: ConnId) -> Conn {
@@ -35,7 +33,7 @@ pub(super) fn id_of(conn: Conn) -> ConnId {
     ConnId::new((conn.0 >> 32) as u32, conn.0 as u32)
 }
 
-fn found(indication: Indication) -> (Conn, NetAddress, Attributes) {
+fn found(indication: Indication) -> (Conn, NetAddress, ViParams) {
     let Indication {
         conn,
         remote,
@@ -51,7 +49,7 @@ impl ConnectionCalls for LocalCalls {
         nic_handle: u64,
         local: &NetAddress,
         limit: Option<Duration>,
-    ) -> Outcome<(Conn, NetAddress, Attributes)> {
+    ) -> Outcome<(Conn, NetAddress, ViParams)> {
         start_listening(device, nic_handle, LISTEN_TIMEOUT)?;
         let (listener, epoch) = {
             let mut held = device.lock();
@@ -120,7 +118,7 @@ impl ConnectionCalls for LocalCalls {
         local: &NetAddress,
         remote: &NetAddress,
         limit: Option<Duration>,
-    ) -> Outcome<Attributes> {
+    ) -> Outcome<ViParams> {
         let limit = await_host_ports(vi, handle, remote.host, limit)?;
         {
             let mut held = lock_for_connecting(vi);
@@ -172,17 +170,16 @@ impl ConnectionCalls for LocalCalls {
         Ok(())
     }
 
-    fn connect_peer_done(&self, vi: Vi, handle: u64) -> Outcome<Option<Attributes>> {
+    fn connect_peer_done(&self, vi: Vi, handle: u64) -> Outcome<Option<ViParams>> {
         vi.device.poll();
         let mut held = vi.device.lock();
         let (transport, _) = poller_of(&mut held, vi, handle)?;
         let number = transport.peer_request(vi.index);
         let number = number.ok_or(CallError::InvalidState)?;
-        let outcome = transport.take_peer_outcome(vi.index, number);
-        outcome.map(attributes_of).transpose()
+        transport.take_peer_outcome(vi.index, number).transpose()
     }
 
-    fn connect_peer_wait(&self, vi: Vi, handle: u64) -> Outcome<Attributes> {
+    fn connect_peer_wait(&self, vi: Vi, handle: u64) -> Outcome<ViParams> {
         let number = {
             let mut held = vi.device.lock();
             let (transport, _) = poller_of(&mut held, vi, handle)?;
@@ -193,10 +190,7 @@ impl ConnectionCalls for LocalCalls {
         let connection = Object::Connection(vi.index);
         wait_for(vi.device, &[connection], None, |held| {
             match poller_of(held, vi, handle) {
-                Ok((transport, _)) => {
-                    let outcome = transport.take_peer_outcome(vi.index, number)?;
-                    Some(attributes_of(outcome))
-                }
+                Ok((transport, _)) => transport.take_peer_outcome(vi.index, number),
                 Err(closed) => Some(Err(closed)),
             }
         })?
@@ -282,7 +276,7 @@ pub(crate) fn start_listening(device: &Device, nic_handle: u64, timeout: Duratio
 }
 
 /// Waits for the outcome of a connection procedure on a VI.
-fn await_outcome(vi: Vi, handle: u64) -> Outcome<Attributes> {
+fn await_outcome(vi: Vi, handle: u64) -> Outcome<ViParams> {
     let device = vi.device;
     // The procedure has its own timeouts: this wait ends with them, or with the VI.
     let connection = Object::Connection(vi.index);
@@ -293,7 +287,7 @@ fn await_outcome(vi: Vi, handle: u64) -> Outcome<Attributes> {
         }
     });
     vi.connecting.fetch_sub(1, Ordering::Relaxed);
-    Ok(found??.attributes)
+    found?
 }
 
 /// Acquires the backend lock once no earlier connection call on this VI has its outcome pending: a call that was ended
@@ -394,10 +388,6 @@ fn fail_unreachable(
         vi.device.shared.notify(state.path.take_pending_events());
     }
     CallError::NotReachable
-}
-
-fn attributes_of(outcome: Result<RemoteVi, CallError>) -> Outcome<Attributes> {
-    Ok(outcome?.attributes)
 }
 
 /// Returns the maximum length of security information of VIs of this NIC.

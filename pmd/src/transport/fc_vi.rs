@@ -2,12 +2,13 @@
 
 use fcvi_frame::fc::NPortId;
 use pmd_port::{BURST, MacBytes, MbufBatch, PortFailure};
-use vi_engine::{ConnId, ConnectCommand, Engine, Indication, Pumped, RemoteVi};
+use vi_engine::{ConnectCommand, Engine};
 use vi_types::{
-    CallError, Discriminator, HostAddress, Outcome, ResourceError, ViIndex, ViParams, ViState,
+    CallError, ConnId, ConnectRequest, Discriminator, HostAddress, Indication, Outcome, Pumped,
+    ResourceError, ViIndex, ViParams, ViState,
 };
 
-use super::{ConnectRequest, Peer, Polled, Transport};
+use super::{Peer, Polled, Transport};
 use crate::datapath::Datapath;
 use crate::discovery::Discovery;
 use crate::neighbours::Neighbours;
@@ -303,8 +304,9 @@ impl Transport for FcVi {
         })
     }
 
-    fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<RemoteVi, CallError>> {
-        self.engine.take_outcome(vi)
+    fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<ViParams, CallError>> {
+        let outcome = self.engine.take_outcome(vi)?;
+        Some(outcome.map(|remote| remote.attributes))
     }
 
     fn peer_request(&self, vi: ViIndex) -> Option<u64> {
@@ -315,8 +317,9 @@ impl Transport for FcVi {
         &mut self,
         vi: ViIndex,
         number: u64,
-    ) -> Option<Result<RemoteVi, CallError>> {
-        self.engine.take_peer_outcome(vi, number)
+    ) -> Option<Result<ViParams, CallError>> {
+        let outcome = self.engine.take_peer_outcome(vi, number)?;
+        Some(outcome.map(|remote| remote.attributes))
     }
 }
 

@@ -1,26 +1,16 @@
 //! VI/TCP as the transport of a poller: it polls sockets, and delays messages so that one system call sends several.
 
 use pmd_port::{PortFailure, PortStats};
-use vi_engine::{ConnId, ConnectCommand, Indication, Pumped, RemoteVi};
 use vi_types::{
-    CallError, ConnectionOptions, Discriminator, NegotiatedOptions, Outcome, ViIndex, ViParams,
-    ViState,
+    CallError, ConnId, ConnectRequest, ConnectionOptions, Discriminator, Indication,
+    NegotiatedOptions, Outcome, Pumped, ViIndex, ViParams, ViState,
 };
 
-use super::{ConnectRequest, ListenState, Peer, Polled, Transport};
+use super::{ListenState, Peer, Polled, Transport};
 use crate::datapath::Datapath;
 use crate::network_view::{NetworkView, OwnPort, OwnState};
 use crate::poller::Poller;
 use crate::vitcp::{self, ViTcp};
-
-fn command<'a>(request: &ConnectRequest<'_>) -> ConnectCommand<'a> {
-    ConnectCommand {
-        local: *request.local,
-        remote: *request.remote,
-        targets: &[],
-        timeout_ns: request.timeout_ns,
-    }
-}
 
 impl Transport for ViTcp {
     fn native_mtu_bytes(&self) -> u32 {
@@ -148,7 +138,7 @@ impl Transport for ViTcp {
         request: &ConnectRequest<'_>,
         path: &mut Datapath,
     ) -> Result<(), CallError> {
-        self.connector.connect(now_ns, vi, &command(request), path)
+        self.connector.connect(now_ns, vi, request, path)
     }
 
     fn connect_peer(
@@ -158,11 +148,10 @@ impl Transport for ViTcp {
         request: &ConnectRequest<'_>,
         path: &mut Datapath,
     ) -> Result<(), CallError> {
-        self.connector
-            .connect_peer(now_ns, vi, &command(request), path)
+        self.connector.connect_peer(now_ns, vi, request, path)
     }
 
-    fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<RemoteVi, CallError>> {
+    fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<ViParams, CallError>> {
         self.connector.take_outcome(vi)
     }
 
@@ -174,7 +163,7 @@ impl Transport for ViTcp {
         &mut self,
         vi: ViIndex,
         number: u64,
-    ) -> Option<Result<RemoteVi, CallError>> {
+    ) -> Option<Result<ViParams, CallError>> {
         self.connector.take_peer_outcome(vi, number)
     }
 

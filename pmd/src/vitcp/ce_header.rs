@@ -1,9 +1,8 @@
 //! Connection Establishment headers [VI/TCP 2.2.1, 3.2]: built from a VI and its request, and compared with those of
 //! the peer.
 
-use fcvi_frame::connect::Attributes;
-use vi_types::{CallError, Discriminator, HostAddress, NetAddress, ReliabilityLevel};
-use vitcp_lite::{Attributes as CallingAttributes, CeHeader, ExactLevel, Security};
+use vi_types::{CallError, Discriminator, HostAddress, NetAddress, ReliabilityLevel, ViParams};
+use vitcp_lite::{Attributes, CeHeader, ExactLevel, Security};
 
 use super::endpoint::Endpoint;
 
@@ -32,7 +31,7 @@ impl Endpoint {
     ) -> CeHeader {
         let params = &self.params;
         CeHeader {
-            attributes: CallingAttributes {
+            attributes: Attributes {
                 reliable: params.level.is_reliable(),
                 rdma_write: params.rdma_write,
                 rdma_read: params.rdma_read,
@@ -66,7 +65,7 @@ impl Endpoint {
         advertised: Advertised,
     ) -> Result<(), CallError> {
         let params = &self.params;
-        if attributes_of(theirs, params.level).reliability != params.level {
+        if attributes_of(theirs, params.level).level != params.level {
             return Err(CallError::ReliabilityLevel);
         }
         let ours = params.max_transfer_bytes;
@@ -95,8 +94,8 @@ pub(super) fn from_wire(discriminator: &vitcp_lite::Discriminator) -> Discrimina
 }
 
 /// Converts the attributes of a CE header to those of VIPL; an unspecified reliable level becomes `level`.
-pub(super) fn attributes_of(ce: &CeHeader, level: ReliabilityLevel) -> Attributes {
-    let reliability = match (ce.attributes.reliable, ce.attributes.level) {
+pub(super) fn attributes_of(ce: &CeHeader, level: ReliabilityLevel) -> ViParams {
+    let level = match (ce.attributes.reliable, ce.attributes.level) {
         (false, _) => ReliabilityLevel::UnreliableDelivery,
         (true, ExactLevel::Delivery) => ReliabilityLevel::ReliableDelivery,
         (true, ExactLevel::Reception) => ReliabilityLevel::ReliableReception,
@@ -107,14 +106,11 @@ pub(super) fn attributes_of(ce: &CeHeader, level: ReliabilityLevel) -> Attribute
             }
         },
     };
-    Attributes {
-        reliability,
+    ViParams {
+        level,
         rdma_write: ce.attributes.rdma_write,
         rdma_read: ce.attributes.rdma_read,
-        in_order: true,
         max_transfer_bytes: ce.mtu_bytes,
-        max_reads: ce.read_window,
-        ..Attributes::default()
     }
 }
 

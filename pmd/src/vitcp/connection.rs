@@ -2,8 +2,7 @@
 
 use std::net::SocketAddr;
 
-use fcvi_frame::connect::Attributes;
-use vi_types::{NetAddress, ViIndex};
+use vi_types::{NetAddress, ViIndex, ViParams};
 use vitcp_lite::keyed::Nonce;
 use vitcp_lite::machine::responder::{ResponderEvent, ResponderState};
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
@@ -43,7 +42,7 @@ pub(super) struct ReceivedRequest {
     pub(super) rx_posted: u16,
     /// The peer's address and discriminator.
     pub(super) remote: NetAddress,
-    pub(super) attributes: Attributes,
+    pub(super) attributes: ViParams,
 }
 
 /// Challenge-response exchange on a connection.

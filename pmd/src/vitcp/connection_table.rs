@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 
-use vi_engine::ConnId;
-use vi_types::ViIndex;
+use vi_types::{ConnId, ViIndex};
 
 use super::connection::{Connection, Stage};
 use super::context::Context;

@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
-use fcvi_frame::connect::Attributes;
-use vi_engine::{ConnId, ConnectCommand, Indication, RemoteVi};
 use vi_types::misses::PeerMisses;
 use vi_types::{
-    AsyncError, CallError, Discriminator, NegotiatedOptions, NetAddress, ViIndex, ViState, Waiter,
+    AsyncError, CallError, ConnId, ConnectRequest, Discriminator, Indication, NegotiatedOptions,
+    NetAddress, ReliabilityLevel, ViIndex, ViParams, ViState, Waiter,
 };
 use vitcp_lite::machine::initiator::InitiatorState;
 use vitcp_lite::machine::peer::PeerState;
@@ -98,7 +97,12 @@ impl Connector {
             None => Indication {
                 conn,
                 remote: NetAddress::default(),
-                attributes: Attributes::default(),
+                attributes: ViParams {
+                    level: ReliabilityLevel::UnreliableDelivery,
+                    max_transfer_bytes: 0,
+                    rdma_write: false,
+                    rdma_read: false,
+                },
             },
         };
         self.listeners.remove(listener);
@@ -174,11 +178,11 @@ impl Connector {
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        command: &ConnectCommand<'_>,
+        request: &ConnectRequest<'_>,
         path: &mut impl StreamIo,
     ) -> Result<(), CallError> {
         let machine = Machine::Initiator(InitiatorState::Disconnected);
-        self.start_request(now_ns, vi, machine, command, path)
+        self.start_request(now_ns, vi, machine, request, path)
     }
 
     /// Starts a peer request (VIPL 3.3.6); its outcome is available by [`Connector::take_peer_outcome`].
@@ -189,11 +193,11 @@ impl Connector {
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        command: &ConnectCommand<'_>,
+        request: &ConnectRequest<'_>,
         path: &mut impl StreamIo,
     ) -> Result<(), CallError> {
         let machine = Machine::Peer(PeerState::Disconnected);
-        self.start_request(now_ns, vi, machine, command, path)
+        self.start_request(now_ns, vi, machine, request, path)
     }
 
     fn start_request(
@@ -201,7 +205,7 @@ impl Connector {
         now_ns: u64,
         vi: ViIndex,
         machine: Machine,
-        command: &ConnectCommand<'_>,
+        request: &ConnectRequest<'_>,
         path: &mut impl StreamIo,
     ) -> Result<(), CallError> {
         let endpoint = self
@@ -212,7 +216,7 @@ impl Connector {
             return Err(CallError::InvalidState);
         }
         endpoint.forget_outcomes();
-        let request = Request::new(machine, command, now_ns, self.context.settings.retry_ns);
+        let request = Request::new(machine, request, now_ns, self.context.settings.retry_ns);
         if request.is_peer() {
             self.next_peer_request += 1;
             endpoint.peer_request = Some(PeerRequest {
@@ -228,7 +232,7 @@ impl Connector {
     }
 
     /// Takes the outcome of a connection call on this VI; `None` while it has none.
-    pub(crate) fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<RemoteVi, CallError>> {
+    pub(crate) fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<ViParams, CallError>> {
         self.endpoints.get_mut(vi)?.outcome.take()
     }
 
@@ -238,7 +242,7 @@ impl Connector {
         &mut self,
         vi: ViIndex,
         number: u64,
-    ) -> Option<Result<RemoteVi, CallError>> {
+    ) -> Option<Result<ViParams, CallError>> {
         let Some(slot) = self
             .endpoints
             .get_mut(vi)
@@ -366,10 +370,7 @@ impl Connector {
             max_in_flight: self.context.settings.max_in_flight,
             max_reads: self.context.settings.max_reads,
         });
-        let remote = RemoteVi {
-            attributes: attributes_of(theirs, params.level),
-            n_port_id: Default::default(),
-        };
+        let remote = attributes_of(theirs, params.level);
         self.connections.unbound.release(unbound);
         self.shared_listener.listens_changed = true;
         self.context.count(Counter::Connects);

@@ -1,6 +1,5 @@
 //! A VI of the NIC: its attributes, and the phase of its connection.
 
-use vi_engine::RemoteVi;
 use vi_types::{CallError, ConnectionOptions, ViParams, ViState};
 
 use super::request::Request;
@@ -10,7 +9,7 @@ use super::request::Request;
 pub(super) struct PeerRequest {
     /// Older ones are matched first.
     pub(super) number: u64,
-    pub(super) outcome: Option<Result<RemoteVi, CallError>>,
+    pub(super) outcome: Option<Result<ViParams, CallError>>,
 }
 
 /// Phase of a VI.
@@ -29,7 +28,7 @@ pub(super) struct Endpoint {
     pub(super) params: ViParams,
     pub(super) options: ConnectionOptions,
     pub(super) phase: Phase,
-    pub(super) outcome: Option<Result<RemoteVi, CallError>>,
+    pub(super) outcome: Option<Result<ViParams, CallError>>,
     pub(super) peer_request: Option<PeerRequest>,
     /// RDMA accesses of the peer that were refused on the last connection that broke.
     pub(super) refused_accesses: u32,
@@ -70,7 +69,7 @@ impl Endpoint {
     }
 
     /// Sets the outcome of the connection call.
-    pub(super) fn set_outcome(&mut self, outcome: Result<RemoteVi, CallError>) {
+    pub(super) fn set_outcome(&mut self, outcome: Result<ViParams, CallError>) {
         match &mut self.peer_request {
             Some(request) => request.outcome = Some(outcome),
             None => self.outcome = Some(outcome),

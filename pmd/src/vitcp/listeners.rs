@@ -1,7 +1,6 @@
 //! Consumers that wait for connection requests (VIPL 3.3.1).
 
-use vi_engine::ConnId;
-use vi_types::Discriminator;
+use vi_types::{ConnId, Discriminator};
 
 /// A consumer that waits for a connection request.
 #[derive(Debug)]

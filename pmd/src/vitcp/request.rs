@@ -2,8 +2,7 @@
 
 use std::io;
 
-use vi_engine::{ConnId, ConnectCommand};
-use vi_types::{CallError, NetAddress};
+use vi_types::{CallError, ConnId, ConnectRequest, NetAddress};
 use vitcp_lite::machine::Failure;
 use vitcp_lite::machine::initiator::{InitiatorAction, InitiatorEvent, InitiatorState};
 use vitcp_lite::machine::peer::{PeerAction, PeerEvent, PeerState, Precedence};
@@ -104,15 +103,15 @@ impl Request {
     /// Creates a request that begins at `now_ns`, with this first interval between retries.
     pub(super) fn new(
         machine: Machine,
-        command: &ConnectCommand<'_>,
+        request: &ConnectRequest<'_>,
         now_ns: u64,
         interval_ns: u64,
     ) -> Self {
         Self {
             machine,
-            local: command.local,
-            remote: command.remote,
-            deadline_ns: command
+            local: *request.local,
+            remote: *request.remote,
+            deadline_ns: request
                 .timeout_ns
                 .map(|timeout_ns| now_ns.saturating_add(timeout_ns)),
             connection: None,

@@ -1,7 +1,6 @@
 //! Incoming connection requests [VI/TCP 4.3].
 
-use vi_engine::ConnId;
-use vi_types::{CallError, ReliabilityLevel, ViIndex, ViState, Waiter};
+use vi_types::{CallError, ConnId, ReliabilityLevel, ViIndex, ViState, Waiter};
 use vitcp_lite::machine::responder::ResponderEvent;
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 use vitcp_lite::{CeHeader, Flags, IsCode, ProofKind, RemoteError, SegmentHeader, SegmentType};

@@ -7,8 +7,7 @@
 
 use std::net::SocketAddr;
 
-use vi_engine::ConnId;
-use vi_types::{CallError, ViIndex};
+use vi_types::{CallError, ConnId, ViIndex};
 use vitcp_lite::machine::peer::{PeerName, Precedence, precedence};
 use vitcp_lite::machine::responder::ResponderEvent;
 use vitcp_lite::{CeHeader, IsCode, RemoteError, SegmentHeader, SegmentType};

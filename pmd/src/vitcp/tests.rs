@@ -6,8 +6,7 @@ use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Instant;
 
-use vi_engine::ConnectCommand;
-use vi_types::{Discriminator, HostAddress, NetAddress, ViIndex, ViState};
+use vi_types::{ConnectRequest, Discriminator, HostAddress, NetAddress, ViIndex, ViState};
 
 use self::tls_client::{Certificates, TlsClient};
 use super::budget::{MAX_POLL_UNITS, MAX_TURN_UNITS};
@@ -226,10 +225,10 @@ fn peer_request_needs_a_certificate_for_the_address_of_its_sender() {
         host: HostAddress(host.to_ipv6_mapped().octets()),
         discriminator: Discriminator::new(name).unwrap(),
     };
-    let command = ConnectCommand {
-        local: address(host, b"c"),
-        remote: address(HOSTS[0], NAMED),
-        targets: &[],
+    let (local, remote) = (address(host, b"c"), address(HOSTS[0], NAMED));
+    let command = ConnectRequest {
+        local: &local,
+        remote: &remote,
         timeout_ns: None,
     };
     program
@@ -262,10 +261,10 @@ fn rdma_misses_of_local_peers_count_for_their_user() {
         host,
         discriminator: Discriminator::new(name).unwrap(),
     };
-    let command = ConnectCommand {
-        local: address(b"c"),
-        remote: address(NAMED),
-        targets: &[],
+    let (local, remote) = (address(b"c"), address(NAMED));
+    let command = ConnectRequest {
+        local: &local,
+        remote: &remote,
         timeout_ns: None,
     };
     let key = |vi| program.with(|tcp, _| connection(tcp, vi).unwrap().transfer.rx.miss_key);

@@ -3,8 +3,7 @@
 //! Segments are planned for one system call, and only those that TCP took change the state. So a
 //! descriptor that waits for space in TCP is not begun, except for the one partly written segment.
 
-use vi_engine::Pumped;
-use vi_types::ViIndex;
+use vi_types::{Pumped, ViIndex};
 
 use super::ViTcp;
 use super::connection::Connection;

@@ -10,6 +10,7 @@
 //! | [`ViHandle`] and others | handles of the objects of a provider |
 //! | [`QueueIo`] | what a protocol calls: queues and memory of the VIs of a NIC |
 //! | [`SendWork`], [`Completion`] and others | descriptors and their completions, as far as protocols need them |
+//! | [`Indication`], [`ConnectRequest`], [`Pumped`] | what the transports of a NIC share |
 //! | [`ViParams`] | attributes of a VI that protocols need |
 //! | [`misses`] | limits on guesses of memory handles |
 //! | [`ViAttributes`], [`MemAttributes`] | attributes of VIs and memory regions (VIPL 4.6, 4.7) |
@@ -45,6 +46,7 @@ mod queue_kind;
 mod reliability_level;
 mod resource_error;
 pub mod status;
+mod transport;
 mod vi_index;
 mod vi_params;
 mod vi_state;
@@ -64,6 +66,7 @@ pub use queue_kind::QueueKind;
 pub use reliability_level::{ReliabilityLevel, UnknownLevel};
 pub use resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 pub use status::Status;
+pub use transport::{ConnId, ConnectRequest, Indication, Pumped};
 pub use vi_index::ViIndex;
 pub use vi_params::ViParams;
 pub use vi_state::ViState;

@@ -2,8 +2,9 @@
 
 use crate::ReliabilityLevel;
 
-/// Attributes of a VI, as its consumer chose them.
+/// Attributes of a VI, as its consumer chose them; of a local VI or of a peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ViParams {
     /// Reliability level.
     pub level: ReliabilityLevel,

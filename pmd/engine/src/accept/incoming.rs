@@ -7,39 +7,12 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, connect_parameter};
-use vi_types::{NetAddress, ViIndex};
+use vi_types::{ConnId, NetAddress, ViIndex};
 
 use crate::connection_iu::{ConnectionIu, Sequence};
 use crate::engine_io::EngineIo;
 use crate::n_port::NPort;
 use crate::timer::TimerKey;
-
-/// Identifies a connection request of another port that is pending for the consumer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ConnId {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-}
-
-impl ConnId {
-    /// Returns the ID of the request in this slot, of this generation.
-    #[must_use]
-    pub const fn new(index: u32, generation: u32) -> Self {
-        Self { index, generation }
-    }
-
-    /// Returns its slot.
-    #[must_use]
-    pub const fn index(self) -> u32 {
-        self.index
-    }
-
-    /// Returns its generation, which distinguishes requests that used the same slot.
-    #[must_use]
-    pub const fn generation(self) -> u32 {
-        self.generation
-    }
-}
 
 /// State of a received request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,10 +80,7 @@ impl NPort {
             remote: request.remote,
             attributes: request.attributes,
         });
-        ConnId {
-            index,
-            generation: self.next_generation,
-        }
+        ConnId::new(index, self.next_generation)
     }
 
     /// Returns a free slot for a request. If there is none, evicts a refused request.
@@ -219,15 +189,15 @@ impl NPort {
 
     pub(super) fn incoming_mut(&mut self, conn: ConnId) -> Option<&mut Incoming> {
         self.incoming
-            .get_mut(conn.index as usize)
+            .get_mut(conn.index() as usize)
             .and_then(Option::as_mut)
-            .filter(|i| i.generation == conn.generation)
+            .filter(|i| i.generation == conn.generation())
     }
 
     /// Removes a request, which makes its [`ConnId`] invalid.
     pub(super) fn remove_request(&mut self, conn: ConnId) {
         if self.incoming_mut(conn).is_some() {
-            self.remove_incoming(conn.index);
+            self.remove_incoming(conn.index());
         }
     }
 
@@ -241,7 +211,7 @@ impl NPort {
         if let Some(incoming) = self.incoming_mut(conn) {
             incoming.state = IncomingState::Refused(reason);
             let end_ns = now_ns + self.config.ulp_timeout_ns;
-            self.timers.set(end_ns, TimerKey::Incoming(conn.index));
+            self.timers.set(end_ns, TimerKey::Incoming(conn.index()));
         }
     }
 

@@ -1,8 +1,6 @@
 //! Listeners: consumers that wait for a connection request.
 
-use vi_types::Discriminator;
-
-use super::ConnId;
+use vi_types::{ConnId, Discriminator};
 
 /// A consumer that waits for one request.
 #[derive(Debug)]

@@ -5,7 +5,8 @@ use fcvi_frame::fc::NPortId;
 use fcvi_frame::iu::Opcode;
 pub(crate) use protocol_testkit::time::{MS, S};
 use vi_types::{
-    CallError, Discriminator, HostAddress, NetAddress, ReliabilityLevel, ViIndex, ViParams, ViState,
+    CallError, ConnId, Discriminator, HostAddress, Indication, NetAddress, Pumped,
+    ReliabilityLevel, ViIndex, ViParams, ViState,
 };
 
 use super::io::{Event, Receive, Send, TestIo};
@@ -15,7 +16,7 @@ use super::topology::{Topology, topology};
 use super::wire::{Sent, Wire};
 use crate::recovery::MAX_RETRANSMITS;
 use crate::timer::KEYS_PER_VI;
-use crate::{ConnId, ConnectCommand, Counter, Engine, EngineConfig, Indication, RemoteVi};
+use crate::{ConnectCommand, Counter, Engine, EngineConfig, RemoteVi};
 
 /// The usual roles of the first two nodes.
 pub(crate) const CLIENT: usize = 0;
@@ -386,9 +387,9 @@ impl Net {
             io.vi(vi).queued = false;
             loop {
                 match engine.pump(now_ns, vi, 16, io) {
-                    crate::Pumped::More => {}
-                    crate::Pumped::Idle => break,
-                    crate::Pumped::Blocked => {
+                    Pumped::More => {}
+                    Pumped::Idle => break,
+                    Pumped::Blocked => {
                         io.vi(vi).queued = true;
                         break;
                     }

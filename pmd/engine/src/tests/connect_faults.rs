@@ -5,13 +5,13 @@ use fcvi_frame::iu::Opcode::{
     self, ConnectRequest as Rqst, ConnectResponse1 as Resp1, ConnectResponse2 as Resp2,
     ConnectResponse3 as Resp3, DisconnectRequest,
 };
-use vi_types::{CallError, ReliabilityLevel, ViIndex, ViState};
+use vi_types::{CallError, ConnId, ReliabilityLevel, ViIndex, ViState};
 
+use crate::Counter;
 use crate::testkit::{
     expected_events::received,
     net::{CLIENT, MS, Net, S, SERVER, params},
 };
-use crate::{ConnId, Counter};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 /// A quarter of FCVI_ULP_TIMEOUT.

@@ -3,8 +3,9 @@
 use fcvi_frame::fcoe::Sof;
 use fcvi_frame::frame::FrameView;
 use fcvi_frame::iu::Opcode::{SendRequest, WriteRequest};
-use vi_types::{ReliabilityLevel, Status, ViParams};
+use vi_types::{Pumped, ReliabilityLevel, Status, ViParams};
 
+use crate::Counter;
 use crate::testkit::net::{CLIENT, Net, SERVER, config, params};
 use crate::testkit::rng::Rng;
 use crate::testkit::topology::{Topology, for_each_topology, topology};
@@ -12,7 +13,6 @@ use crate::testkit::{
     expected_events::{received, sent},
     io::{Event, Received, Send},
 };
-use crate::{Counter, Pumped};
 
 const LEVELS: [ReliabilityLevel; 2] = [
     ReliabilityLevel::UnreliableDelivery,

@@ -3,7 +3,7 @@
 use fcvi_frame::fcoe::Sof;
 use fcvi_frame::frame::FrameView;
 use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest};
-use vi_types::{ReliabilityLevel, Status, ViIndex, ViParams};
+use vi_types::{Pumped, ReliabilityLevel, Status, ViIndex, ViParams};
 
 use crate::testkit::net::{CLIENT, Net, S, SERVER, config, params, read};
 use crate::testkit::rng::Rng;
@@ -12,7 +12,7 @@ use crate::testkit::{
     expected_events::{connection_lost_events, received, send_failed, sent},
     io::{Event, Send},
 };
-use crate::{Counter, EngineConfig, Pumped};
+use crate::{Counter, EngineConfig};
 
 const RD: ReliabilityLevel = ReliabilityLevel::ReliableDelivery;
 const RR: ReliabilityLevel = ReliabilityLevel::ReliableReception;
@@ -583,8 +583,9 @@ fn attributes_advertise_the_read_limit() {
             net.settle();
             let remote = net.outcome(CLIENT, a).unwrap().unwrap();
             assert_eq!(remote.attributes.rdma_read, rdma_read);
+            let endpoint = net.nodes[CLIENT].engine.endpoint(a).unwrap();
             assert_eq!(
-                remote.attributes.max_reads,
+                endpoint.connection.unwrap().remote.max_reads,
                 if rdma_read { advertised } else { 0 }
             );
         }

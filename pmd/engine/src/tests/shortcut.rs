@@ -6,12 +6,12 @@
 mod programs;
 
 use fcvi_frame::iu::Opcode::{ConnectResponse3, DisconnectRequest, SendRequest};
-use vi_types::{AsyncError, ReliabilityLevel, Status, ViIndex, ViParams, ViState};
+use vi_types::{AsyncError, Pumped, ReliabilityLevel, Status, ViIndex, ViParams, ViState};
 
 use crate::testkit::io::{Event, Send};
 use crate::testkit::net::{CLIENT, Net, S, SERVER, config, params};
 use crate::testkit::topology::{Topology, with_topology};
-use crate::{Counter, EngineConfig, Pumped};
+use crate::{Counter, EngineConfig};
 use crate::{
     recovery::RecoveryConfig,
     testkit::expected_events::{

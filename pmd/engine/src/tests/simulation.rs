@@ -16,14 +16,14 @@ mod writes;
 
 use std::collections::HashMap;
 
-use vi_types::{AsyncError, ReliabilityLevel, Status, ViIndex, ViState};
+use vi_types::{AsyncError, ConnId, ReliabilityLevel, Status, ViIndex, ViState};
 use writes::{REGION_BYTES, Write};
 
+use crate::RecoveryConfig;
 use crate::testkit::io::{Event, Send};
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
 use crate::testkit::rng::Rng;
 use crate::testkit::wire::Faults;
-use crate::{ConnId, RecoveryConfig};
 
 const CAPACITY: u32 = 10_000;
 /// Written by the peer.

@@ -11,9 +11,8 @@ use fcvi_frame::iu::Opcode::{
     ConnectRequest, ConnectResponse1, ConnectResponse2, ConnectResponse3, DisconnectRequest,
     ReadRequest, ReadResponse, SendRequest,
 };
-use vi_types::{AsyncError, CallError, ReliabilityLevel, Status, ViIndex};
+use vi_types::{AsyncError, CallError, ConnId, ReliabilityLevel, Status, ViIndex};
 
-use crate::ConnId;
 use crate::testkit::document::compare;
 use crate::testkit::io::Event;
 use crate::testkit::net::{CLIENT, Net, S, SERVER, params};

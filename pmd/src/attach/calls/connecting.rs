@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use fcvi_frame::connect::Attributes;
 use vi_types::{
     CallError, ConnectionOptions, NegotiatedOptions, NetAddress, Outcome, ReliabilityLevel,
-    ResourceError, ViState,
+    ResourceError, ViParams, ViState,
 };
 
 use super::vis::query_state;
@@ -27,7 +26,7 @@ impl ConnectionCalls for AttachedCalls {
         nic: u64,
         local: &NetAddress,
         limit: Option<Duration>,
-    ) -> Outcome<(Conn, NetAddress, Attributes)> {
+    ) -> Outcome<(Conn, NetAddress, ViParams)> {
         let request = Request::ConnectWait {
             nic: remote_nic(device, nic)?,
             local: *local,
@@ -75,7 +74,7 @@ impl ConnectionCalls for AttachedCalls {
         local: &NetAddress,
         remote: &NetAddress,
         limit: Option<Duration>,
-    ) -> Outcome<Attributes> {
+    ) -> Outcome<ViParams> {
         let target = remote_vi(vi, handle)?;
         let request = Request::Connect {
             vi: target.vi,
@@ -110,7 +109,7 @@ impl ConnectionCalls for AttachedCalls {
         call_done(vi.device, &request)
     }
 
-    fn connect_peer_done(&self, vi: Vi, handle: u64) -> Outcome<Option<Attributes>> {
+    fn connect_peer_done(&self, vi: Vi, handle: u64) -> Outcome<Option<ViParams>> {
         let target = remote_vi(vi, handle)?;
         let request = Request::ConnectPeerDone { vi: target.vi };
         match call(vi.device, &request, None) {
@@ -119,7 +118,7 @@ impl ConnectionCalls for AttachedCalls {
         }
     }
 
-    fn connect_peer_wait(&self, vi: Vi, handle: u64) -> Outcome<Attributes> {
+    fn connect_peer_wait(&self, vi: Vi, handle: u64) -> Outcome<ViParams> {
         let target = remote_vi(vi, handle)?;
         let request = Request::ConnectPeerWait { vi: target.vi };
         connected(vi, handle, target, call(vi.device, &request, None))
@@ -213,7 +212,7 @@ fn note_connected(vi: Vi, handle: u64, target: RemoteVi) -> Outcome<()> {
 }
 
 /// Evaluates the reply to a call that connects a VI.
-fn connected(vi: Vi, handle: u64, target: RemoteVi, reply: Outcome<Reply>) -> Outcome<Attributes> {
+fn connected(vi: Vi, handle: u64, target: RemoteVi, reply: Outcome<Reply>) -> Outcome<ViParams> {
     match reply? {
         Reply::Attributes(attributes) => {
             note_connected(vi, handle, target)?;

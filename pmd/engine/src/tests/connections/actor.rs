@@ -1,10 +1,10 @@
 //! The application of one VI: a state machine that requests, listens, accepts, rejects and disconnects.
 
-use vi_types::{CallError, ReliabilityLevel, ViIndex, ViState};
+use vi_types::{CallError, Indication, ReliabilityLevel, ViIndex, ViState};
 
 use super::accounting::Identity;
 use super::world::{MAX_TIMEOUT_NS, R_A_TOV_NS, ULP_TIMEOUT_NS, World, host_of};
-use crate::Indication;
+
 use crate::testkit::net::{MS, params};
 
 const LEVELS: [ReliabilityLevel; 3] = [
@@ -247,7 +247,7 @@ impl World {
 
     /// Rejects a request, or accepts it with a VI that may or may not match it.
     fn decide(&mut self, at: usize, request: &Indication) {
-        let level = request.attributes.reliability;
+        let level = request.attributes.level;
         if self.rng.below(10) == 0 {
             self.reject(at, request);
             return;

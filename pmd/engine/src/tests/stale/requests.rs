@@ -4,15 +4,15 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use fcvi_frame::iu::Opcode;
-use vi_types::{CallError, ReliabilityLevel, ViIndex, ViState};
+use vi_types::{CallError, ConnId, ReliabilityLevel, ViIndex, ViState};
 
 use super::model::R_A_TOV;
 use super::network::Network;
+use crate::Counter;
 use crate::endpoint::Phase;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
 use crate::testkit::rng::Rng;
 use crate::testkit::wire::opcode;
-use crate::{ConnId, Counter};
 
 const STEPS: u64 = 400;
 /// Less than the delay of the wire.
@@ -252,7 +252,8 @@ impl Simulation {
                 continue;
             };
             self.listeners[at] = self.net.listen(SERVER, "x");
-            let incoming = &self.net.nodes[SERVER].engine.port.incoming[found.conn.index as usize];
+            let incoming =
+                &self.net.nodes[SERVER].engine.port.incoming[found.conn.index() as usize];
             let incoming = incoming.as_ref().ok_or("no request")?;
             let key = (incoming.s_id.get(), incoming.connection_id);
             if !self.indicated.insert(key) {

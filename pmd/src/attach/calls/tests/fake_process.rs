@@ -5,11 +5,10 @@ use std::sync::mpsc;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use fcvi_frame::connect::Attributes;
 use vi_core::events::{ErrorCode, ResourceCode};
 use vi_core::reap::{self, Done};
 use vi_core::sync::{AtomicBool, AtomicU32};
-use vi_types::{PtagHandle, ViAttributes, status};
+use vi_types::{PtagHandle, ReliabilityLevel, ViAttributes, ViParams, status};
 
 use super::*;
 use crate::attach::shared_queues::{
@@ -222,10 +221,17 @@ fn default_reply(request: &Request) -> Option<Reply> {
         },
         Request::Register { .. } => Reply::Region(REGION),
         Request::Open | Request::CreatePtag { .. } => Reply::Handle(1),
-        Request::Connect { .. } => Reply::Attributes(Attributes::default()),
+        Request::Connect { .. } => Reply::Attributes(ATTRIBUTES),
         _ => Reply::Done,
     })
 }
+
+const ATTRIBUTES: ViParams = ViParams {
+    level: ReliabilityLevel::UnreliableDelivery,
+    max_transfer_bytes: 0,
+    rdma_write: false,
+    rdma_read: false,
+};
 
 fn default_replies(_: &ProcessState, request: &Request) -> Option<Reply> {
     default_reply(request)
@@ -264,7 +270,7 @@ impl TestVi {
         }
     }
 
-    fn connect(&self) -> Outcome<Attributes> {
+    fn connect(&self) -> Outcome<ViParams> {
         let address = address_on(self.nic);
         nic::connect_request(self.handle, &address, &address, None)
     }
