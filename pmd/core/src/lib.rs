@@ -17,6 +17,7 @@
 //! | [`events`], [`error_backlog`] | queue of asynchronous errors for the consumer; its limits |
 //! | [`notify_slot`], [`handler_thread`] | notify requests, and threads that call handlers |
 //! | [`doorbell`], [`waiters`] | VIs with posted work, and threads that sleep until an event |
+//! | [`control_socket`] | messages with file descriptors between programs of a host |
 //! | [`biased_lock`], [`sync`], [`sys`] | locks, atomics, system calls |
 //! | [`fork`], [`main_thread`] | fork(2) and the end of the main thread in a program with an open NIC |
 //! | [`log_limiter`] | rate limiter for log lines that peers can cause |
@@ -24,6 +25,7 @@
 
 pub mod biased_lock;
 pub mod completion;
+pub mod control_socket;
 pub mod cq;
 pub mod descriptor;
 pub mod doorbell;

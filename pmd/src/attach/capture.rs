@@ -10,8 +10,8 @@ use fcvi_frame::NPortId;
 
 use super::listener_credentials;
 use super::message::{CaptureParameters, Reply, Request, VERSION};
-use super::socket::Socket;
 use crate::open::OpenError;
+use vi_core::control_socket::Socket;
 
 /// Limit of the wait for the process.
 const TIMEOUT: Duration = Duration::from_secs(10);

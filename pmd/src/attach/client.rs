@@ -21,9 +21,9 @@ use super::shared_queues::{
     Completed, CompletionEntry, CompletionProducer, OpCode, ProtocolViolation, SharedQueues,
     Submission, SubmissionConsumer, ViId,
 };
-use super::socket::Socket;
 use crate::datapath::{ClientId, Datapath, ServedApplications, ServedQueues, ViPath};
 use crate::nic_backend::Backend;
+use vi_core::control_socket::Socket;
 
 mod check;
 mod delivery;

@@ -11,7 +11,7 @@ use vi_types::{CallError, Outcome, ResourceError};
 
 use super::listener_credentials;
 use super::message::{Reply, Request, VERSION};
-use super::socket::Socket;
+use vi_core::control_socket::Socket;
 
 /// A process that ends closes its connections one after the other: the attach connection within this time after any
 /// other.

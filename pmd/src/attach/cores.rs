@@ -415,10 +415,10 @@ mod tests {
     use super::*;
     use crate::attach::client::{Client, Limits};
     use crate::attach::shared_queues::{RingSizes, SharedQueues};
-    use crate::attach::socket::Socket;
     use crate::config::{Network, NicConfig};
     use crate::nic_backend::Backend;
     use crate::open;
+    use vi_core::control_socket::Socket;
     use vi_core::events::AsyncEvent;
 
     #[test]

@@ -15,10 +15,10 @@ use super::listener_credentials;
 use super::message::{Description, Reply, Request, VERSION};
 use super::self_attach;
 use super::shared_queues::SharedQueues;
-use super::socket::Socket;
 use crate::config::{NicConfig, PROTECTION_VARIABLE, Protection};
 use crate::device::Device;
 use crate::open::OpenError;
+use vi_core::control_socket::Socket;
 
 /// Limit of the wait for a reply while a NIC is opened or closed: other threads that open, close or fork are blocked.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);

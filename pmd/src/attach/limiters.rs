@@ -6,9 +6,9 @@ use std::fmt::Arguments;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::socket::Peer;
 use super::user_log_limiter::UserLogLimiter;
 use crate::config::ProcessConfig;
+use vi_core::control_socket::Peer;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use nix::unistd::geteuid;
 
-use super::socket::Socket;
+use vi_core::control_socket::Socket;
 
 /// Credentials of the listener, as the kernel reports them, and owner and mode of the directory of the socket.
 #[derive(Clone, Copy, Debug)]

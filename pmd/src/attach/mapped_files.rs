@@ -15,8 +15,8 @@ use vi_core::memory::client_mapping::{ClientFile, FileId, MapError, MappedMemory
 use vi_core::sys;
 
 use super::client_slots::SlotLimits;
-use super::socket::Peer;
 use crate::config::Quota;
+use vi_core::control_socket::Peer;
 
 /// Identifies an application: a process that is or was attached, and the number of the NIC.
 pub(super) type ApplicationId = (Peer, u16);

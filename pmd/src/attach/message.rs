@@ -13,9 +13,6 @@ use crate::config::{Limits, NicConfig, Progress, Protection, Quota};
 /// Version of the messages and of the shared queues; both sides must have the same.
 pub(crate) const VERSION: u32 = 8;
 
-/// Maximum length of a message.
-pub(crate) const MAX_MESSAGE_BYTES: usize = 8192;
-
 /// A request of an application or an operator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
@@ -363,6 +360,7 @@ impl Description {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vi_core::control_socket::MAX_MESSAGE_BYTES;
     use vi_types::{Discriminator, HostAddress, ReliabilityLevel};
 
     #[test]

@@ -16,7 +16,7 @@
 //! | --- | --- | --- |
 //! | `shared_queues` | memory shared with one application: two rings and two sleep flags | both |
 //! | `message` | control calls and their replies | both |
-//! | `socket` | messages and descriptors over a Unix socket | both |
+//! | `long_reply` | replies in several messages | process |
 //! | `attachment` | the data path of an attached NIC | application |
 //! | `bounce_buffers` | shared memory in place of memory that the process cannot access | application |
 //! | `descriptor_quota` | limit on posted descriptors | application |
@@ -52,6 +52,7 @@ pub(crate) mod descriptor_quota;
 pub(crate) mod handshake;
 mod limiters;
 mod listener_credentials;
+mod long_reply;
 mod mapped_files;
 pub(crate) mod message;
 mod releases;
@@ -61,7 +62,6 @@ pub mod server;
 mod session;
 pub(crate) mod shared_files;
 pub(crate) mod shared_queues;
-pub(crate) mod socket;
 mod status_query;
 mod subordinate_users;
 mod user_log_limiter;

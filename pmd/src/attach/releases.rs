@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use pmd_port::thread;
 use vi_core::sys::{self, CallTimer};
 
-use super::socket::Socket;
+use vi_core::control_socket::Socket;
 
 /// Maximum number of connections that wait for their close, in all: descriptors of the process.
 pub(crate) const MAX_CONNECTIONS: usize = 256;

@@ -26,13 +26,14 @@ use super::message::{Reply, Request, VERSION};
 use super::releases::{self, Releases};
 use super::reservations::Reservations;
 use super::session::{CountGuard, Session};
-use super::socket::{Listener, Peer, Socket, send_parts};
+use crate::attach::long_reply::send_parts;
 use crate::config::{Config, NicConfig, ProcessConfig, admit, socket_of};
 use crate::device::Device;
 use crate::nic;
 use crate::open::{self, OpenError};
 use capture::Captures;
 use socket_file::SocketFile;
+use vi_core::control_socket::{Listener, Peer, Socket};
 
 mod attach;
 mod capture;

@@ -20,12 +20,13 @@ use super::mapped_files::ApplicationFiles;
 use super::message::{Reply, Request};
 use super::reservations::{Reservations, UsedNames};
 use super::server::{ApplicationStatus, out_of_descriptors};
-use super::socket::{Peer, Socket, send_parts};
+use crate::attach::long_reply::send_parts;
 use crate::config::{NicConfig, Quota};
 use crate::datapath::ClientId;
 use crate::device::Device;
 use crate::nic;
 use crate::nic_backend::Backend;
+use vi_core::control_socket::{Peer, Socket};
 
 mod connecting;
 mod owned;

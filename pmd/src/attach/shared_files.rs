@@ -13,7 +13,7 @@ use vi_core::memory::{mapped_file_ids, shared_allocator};
 use vi_core::sys;
 
 use super::message::{Reply, Request, VERSION};
-use super::socket::Socket;
+use vi_core::control_socket::Socket;
 
 /// Limit of the wait for a reply. A slower process unmaps the file later, at the latest when this program ends.
 const TIMEOUT: Duration = Duration::from_secs(1);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::listener_credentials;
 use super::message::{Reply, Request, VERSION};
-use super::socket::Socket;
+use vi_core::control_socket::Socket;
 
 /// Limit of the wait for each reply.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -34,8 +34,8 @@ use super::epoll_set::EpollSet;
 use super::socket::{ListenSocket, normalized, try_bind};
 use super::stream_error::is_would_block;
 use super::timers::TimerKey;
-use crate::attach::socket::Socket;
 use crate::listen_retry::{LISTEN_TIMEOUT, retry_listening};
+use vi_core::control_socket::Socket;
 use vitcp_lite::source::host_of;
 
 use local_address::{LocalAddress, LocalListener};

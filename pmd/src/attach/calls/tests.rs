@@ -18,11 +18,11 @@ use super::vis::remove_local;
 use super::*;
 use crate::attach::message::Description;
 use crate::attach::shared_queues::{RingSizes, SharedQueues};
-use crate::attach::socket::{Listener, Socket};
 use crate::config::{NicConfig, Quota};
 use crate::lookup::Vi;
 use crate::nic;
 use crate::queue_calls::{self, WhenFull};
+use vi_core::control_socket::{Listener, Socket};
 
 mod fake_process;
 

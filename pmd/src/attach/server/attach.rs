@@ -16,12 +16,12 @@ use crate::attach::limiters::{self, PendingConnection};
 use crate::attach::message::{Description, Reply, Request};
 use crate::attach::session::{Session, SessionInit};
 use crate::attach::shared_queues::{RingSizes, SharedQueues};
-use crate::attach::socket::{Peer, Socket};
 use crate::config::{NicConfig, QuotaConfig, Shares, admit};
 use crate::device::Device;
 use crate::nic;
 use crate::nic_backend::Backend;
 use crate::open;
+use vi_core::control_socket::{Peer, Socket};
 
 /// A session of a newly attached application.
 struct NewSession {

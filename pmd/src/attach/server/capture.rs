@@ -20,9 +20,9 @@ use vi_core::sys;
 use super::{ServedNic, Server, TIMEOUT, out_of_descriptors};
 use crate::attach::limiters;
 use crate::attach::message::{CaptureParameters, Reply};
-use crate::attach::socket::{Peer, Socket};
 use crate::nic_backend::Backend;
 use crate::tap::{self, TapReader};
+use vi_core::control_socket::{Peer, Socket};
 
 /// Permitted sizes of the ring.
 const BUFFER_BYTES: core::ops::RangeInclusive<u64> = 1 << 16..=64 << 20;

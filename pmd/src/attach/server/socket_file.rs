@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{geteuid, mkdtemp};
 
 use crate::attach::self_attach::OwnSocket;
-use crate::attach::socket::{Listener, Socket};
 use crate::open::OpenError;
+use vi_core::control_socket::{Listener, Socket};
 
 /// The right to listen at a path: a lock on the file beside it.
 #[derive(Debug)]

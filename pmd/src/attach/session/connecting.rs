@@ -7,9 +7,9 @@ use super::owned::all_in_use;
 use crate::attach::limiters;
 use crate::attach::message::{Reply, Request};
 use crate::attach::reservations::{Refused, RequestNames, UsedNames};
-use crate::attach::socket::Peer;
 use crate::config::Quota;
 use crate::nic;
+use vi_core::control_socket::Peer;
 
 impl Session {
     /// Executes a call of this module.

@@ -14,8 +14,8 @@ use crate::attach::limiters;
 use crate::attach::mapped_files::{FileUse, Unmapped};
 use crate::attach::message::Reply;
 use crate::attach::server::QuotaUse;
-use crate::attach::socket::Peer;
 use crate::config::Quota;
+use vi_core::control_socket::Peer;
 
 /// Reduces the quota of an application to what others of its user leave.
 fn beside(quota: &Quota, others: &InUse) -> Quota {

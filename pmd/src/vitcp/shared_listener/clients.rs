@@ -14,7 +14,6 @@ use super::{
     FIRST_CLIENT, Fd, HandoffRequest, ListenKey, ListenerClient, MAX_CLIENT_ACCEPTS, MAX_CLIENTS,
     MAX_MESSAGES, Message, RETRY_NS, Role, SentChallenge, SharedListener, epoll_data,
 };
-use crate::attach::socket::Socket;
 use crate::vitcp::connection::Connection;
 use crate::vitcp::context::Context;
 use crate::vitcp::counters::Counter;
@@ -22,6 +21,7 @@ use crate::vitcp::epoll_set::EpollSet;
 use crate::vitcp::socket::ListenSocket;
 use crate::vitcp::stream_error::is_would_block;
 use crate::vitcp::timers::TimerKey;
+use vi_core::control_socket::Socket;
 
 /// What a client has received from the owner.
 pub(in crate::vitcp) enum FromOwner {

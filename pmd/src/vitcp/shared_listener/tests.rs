@@ -11,11 +11,11 @@ use std::thread;
 use std::time::Instant;
 
 use super::*;
-use crate::attach::socket::Listener;
 use crate::control;
 use crate::nic_backend::Backend;
 use crate::testkit::lingering_connection;
 use crate::vitcp::testkit::{NAMED, NO_MATCH, Program, TIMEOUT, in_directory, request};
+use vi_core::control_socket::Listener;
 
 impl Program {
     /// Connects as a listener client.

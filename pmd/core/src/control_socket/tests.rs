@@ -4,6 +4,8 @@ use std::process::{Command, Stdio};
 
 use super::*;
 
+const MESSAGE: u8 = 7;
+
 /// A socket whose peer is this process.
 fn own_pair() -> (Socket, Peer) {
     let (local, _remote) = Socket::pair().unwrap();
@@ -27,7 +29,7 @@ fn send_with_descriptors_fails_until_the_receiver_takes_them() {
     let sender = Socket::connect(&path).unwrap();
     fs::remove_file(&path).unwrap();
     let is_supported = take_descriptors(&new_socket().unwrap(), false).is_ok();
-    let pass = || sender.send(&Reply::Done, &[sender.fd()]);
+    let pass = || sender.send(&MESSAGE, &[sender.fd()]);
     assert_eq!(pass().is_err(), is_supported, "before it was accepted");
     let receiver = listener.accept().unwrap();
     assert_eq!(pass().is_err(), is_supported);
@@ -73,15 +75,15 @@ fn first_reply_on_a_connection_closed_without_reading_is_the_reason() {
         let (client, process) = connected("closed");
         let mut sent = Ok(());
         if is_sent_before {
-            sent = client.send(&Reply::Done, &[]);
+            sent = client.send(&MESSAGE, &[]);
         }
-        process.send(&Reply::Refused("full".into()), &[]).unwrap();
+        process.send(&"full", &[]).unwrap();
         drop(process);
         if !is_sent_before {
-            sent = client.send(&Reply::Done, &[]);
+            sent = client.send(&MESSAGE, &[]);
         }
-        let reply = client.first_reply::<Reply>(sent);
-        let Ok(Some((Reply::Refused(why), _))) = reply else {
+        let reply = client.first_reply::<String>(sent);
+        let Ok(Some((why, _))) = reply else {
             panic!("{reply:?}");
         };
         assert_eq!(why, "full");
@@ -91,8 +93,8 @@ fn first_reply_on_a_connection_closed_without_reading_is_the_reason() {
 #[test]
 fn first_reply_on_a_connection_closed_without_a_reason_is_the_error() {
     let (client, process) = connected("silent");
-    client.send(&Reply::Done, &[]).unwrap();
+    client.send(&MESSAGE, &[]).unwrap();
     drop(process);
-    let error = client.first_reply::<Reply>(Ok(())).unwrap_err();
+    let error = client.first_reply::<String>(Ok(())).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
 }

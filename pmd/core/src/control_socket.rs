@@ -13,16 +13,15 @@ use pmd_port::fork::Descriptor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use socket2::{Domain, SockAddr, SockRef, Type};
-use vi_core::sys;
 
-use super::message::{MAX_MESSAGE_BYTES, Reply};
+use crate::sys;
 
 mod passed_descriptors;
 
-/// Length of a part of a reply that is too long for one message.
-const PART_BYTES: usize = 4096;
+/// Maximum length of a message in bytes.
+pub const MAX_MESSAGE_BYTES: usize = 8192;
 /// Maximum number of descriptors in a message.
-pub(crate) const MAX_FDS: usize = 2;
+pub const MAX_FDS: usize = 2;
 /// 64-bit words of ancillary data for [`MAX_FDS`] descriptors: aligned as its header requires.
 const ANCILLARY_WORDS: usize = 4;
 /// Words for as many descriptors as the kernel passes with one message (`SCM_MAX_FD`, 253).
@@ -35,15 +34,18 @@ const SO_PASSRIGHTS: libc::c_int = 83;
 
 /// Credentials of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Peer {
-    pub(crate) pid: libc::pid_t,
-    pub(crate) uid: libc::uid_t,
-    pub(crate) gid: libc::gid_t,
+pub struct Peer {
+    /// Process ID.
+    pub pid: libc::pid_t,
+    /// User ID.
+    pub uid: libc::uid_t,
+    /// Group ID.
+    pub gid: libc::gid_t,
 }
 
 /// One end of a connection. A forked child does not keep it, so that the peer detects when this process closes it.
 #[derive(Debug)]
-pub(crate) struct Socket(Descriptor);
+pub struct Socket(Descriptor);
 
 fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 {
@@ -84,11 +86,11 @@ fn set_nonblocking(socket: &Descriptor) -> io::Result<()> {
 
 /// A listening socket. It stops listening on drop, also if a forked child lives on.
 #[derive(Debug)]
-pub(crate) struct Listener(Descriptor);
+pub struct Listener(Descriptor);
 
 impl Listener {
     /// Listens at a path where no file is. Peers cannot pass descriptors before [`Socket::take_descriptors`].
-    pub(crate) fn bind(path: &Path) -> io::Result<Self> {
+    pub fn bind(path: &Path) -> io::Result<Self> {
         let address = address(path)?;
         let socket = new_socket()?;
         // The peer can make the close of a passed descriptor block, also where its connection is rejected.
@@ -99,7 +101,7 @@ impl Listener {
     }
 
     /// Accepts the next connection.
-    pub(crate) fn accept(&self) -> io::Result<Socket> {
+    pub fn accept(&self) -> io::Result<Socket> {
         loop {
             match SockRef::from(&self.0).accept() {
                 Ok((new, _unnamed)) => {
@@ -117,29 +119,29 @@ impl Listener {
     }
 
     /// Accepted sockets take descriptors, as on a kernel without `SO_PASSRIGHTS`.
-    #[cfg(test)]
-    pub(crate) fn take_descriptors(&self) {
+    #[cfg(any(test, feature = "testkit"))]
+    pub fn take_descriptors(&self) {
         let _old_kernel = take_descriptors(&self.0, true);
     }
 
     /// Leaves the close of this and of all accepted sockets to the deferred-close thread, for callers that poll:
     /// descriptors that were passed to a socket and not received are closed with it.
-    pub(crate) fn into_foreign(self) -> Self {
+    pub fn into_foreign(self) -> Self {
         Self(self.0.into_foreign())
     }
 
     /// Makes `accept` return `WouldBlock` instead of waiting.
-    pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
+    pub fn set_nonblocking(&self) -> io::Result<()> {
         set_nonblocking(&self.0)
     }
 
     /// The descriptor, to be polled.
-    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
     /// Makes every present and later `accept` fail.
-    pub(crate) fn shut_down(&self) {
+    pub fn shut_down(&self) {
         // Fails only if it was shut down before.
         let _result = SockRef::from(&self.0).shutdown(Shutdown::Both);
     }
@@ -147,42 +149,42 @@ impl Listener {
 
 impl Socket {
     /// Makes sends and receives return `WouldBlock` instead of waiting.
-    pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
+    pub fn set_nonblocking(&self) -> io::Result<()> {
         set_nonblocking(&self.0)
     }
 
     /// As [`Descriptor::close_unlocked_on_drop`]: passed descriptors that were not received are closed with the socket.
-    pub(crate) fn close_unlocked_on_drop(mut self) -> io::Result<Self> {
+    pub fn close_unlocked_on_drop(mut self) -> io::Result<Self> {
         self.0.close_unlocked_on_drop()?;
         Ok(self)
     }
 
     /// As [`Descriptor::close_file`]: in this thread, whatever other owners the socket has.
-    pub(crate) fn close_file(&self) {
+    pub fn close_file(&self) {
         self.0.close_file();
     }
 
     /// As [`Listener::into_foreign`].
-    pub(crate) fn into_foreign(mut self) -> Self {
+    pub fn into_foreign(mut self) -> Self {
         self.0.set_foreign();
         self
     }
 
     /// The descriptor, to be polled.
-    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
     /// Two connected sockets of this process.
-    #[cfg(test)]
-    pub(crate) fn pair() -> io::Result<(Self, Self)> {
+    #[cfg(any(test, feature = "testkit"))]
+    pub fn pair() -> io::Result<(Self, Self)> {
         let (one, other) = socket2::Socket::pair(Domain::UNIX, Type::SEQPACKET, None)?;
         let socket = |fd: OwnedFd| Descriptor::make(|| Ok(fd)).map(Self);
         Ok((socket(one.into())?, socket(other.into())?))
     }
 
     /// Connects to the listener at a path.
-    pub(crate) fn connect(path: &Path) -> io::Result<Self> {
+    pub fn connect(path: &Path) -> io::Result<Self> {
         let address = address(path)?;
         let socket = new_socket()?;
         SockRef::from(&socket).connect(&address)?;
@@ -191,7 +193,7 @@ impl Socket {
 
     /// As [`Socket::connect`], but neither this call nor the socket ever waits: `WouldBlock` if the backlog of the
     /// listener is full.
-    pub(crate) fn connect_nonblocking(path: &Path) -> io::Result<Self> {
+    pub fn connect_nonblocking(path: &Path) -> io::Result<Self> {
         let address = address(path)?;
         let socket = new_socket()?;
         set_nonblocking(&socket)?;
@@ -200,7 +202,7 @@ impl Socket {
     }
 
     /// Returns the credentials of the process that connected or listened, as the kernel reports them.
-    pub(crate) fn peer(&self) -> io::Result<Peer> {
+    pub fn peer(&self) -> io::Result<Peer> {
         let mut peer = libc::ucred {
             pid: 0,
             uid: 0,
@@ -219,7 +221,7 @@ impl Socket {
     }
 
     /// Returns a pidfd of the peer's process: it never refers to another process that gets the same process ID later.
-    pub(crate) fn peer_process(&self) -> io::Result<OwnedFd> {
+    pub fn peer_process(&self) -> io::Result<OwnedFd> {
         let peer = self.peer()?;
         if peer.pid == 0 {
             return Err(io::Error::other("it is in another PID namespace"));
@@ -244,19 +246,19 @@ impl Socket {
     }
 
     /// Permits the peer to pass descriptors.
-    pub(crate) fn take_descriptors(&self) {
+    pub fn take_descriptors(&self) {
         let _old_kernel = take_descriptors(&self.0, true);
     }
 
     /// Sets the timeout of sends and receives; `None`: no timeout.
-    pub(crate) fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+    pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         let socket = SockRef::from(&self.0);
         socket.set_read_timeout(timeout)?;
         socket.set_write_timeout(timeout)
     }
 
     /// Sends a message, with copies of these descriptors.
-    pub(crate) fn send(&self, message: &impl Serialize, fds: &[RawFd]) -> io::Result<()> {
+    pub fn send(&self, message: &impl Serialize, fds: &[RawFd]) -> io::Result<()> {
         let bytes = postcard::to_allocvec(message).map_err(io::Error::other)?;
         if bytes.len() > MAX_MESSAGE_BYTES || fds.len() > MAX_FDS {
             return Err(io::Error::other("message too long"));
@@ -308,7 +310,7 @@ impl Socket {
 
     /// Sends the first request of a connection, and returns the reply. A process that rejects a connection without
     /// reading the request sends the reason and closes the connection.
-    pub(crate) fn send_first<T: DeserializeOwned>(
+    pub fn send_first<T: DeserializeOwned>(
         &self,
         request: &impl Serialize,
     ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
@@ -316,7 +318,7 @@ impl Socket {
     }
 
     /// Receives the reply to a first request; `sent` is the result of the send.
-    pub(super) fn first_reply<T: DeserializeOwned>(
+    pub fn first_reply<T: DeserializeOwned>(
         &self,
         sent: io::Result<()>,
     ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
@@ -342,7 +344,7 @@ impl Socket {
     /// # Errors
     /// `InvalidData` for a malformed message. EMFILE or ENFILE if no descriptor number is left for its descriptors: the
     /// message is lost.
-    pub(crate) fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    pub fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         let mut bytes = [0u8; MAX_MESSAGE_BYTES];
         let mut ancillary = [0u64; ANCILLARY_WORDS];
         let (length, fds) = self.receive_bytes(&mut bytes, &mut ancillary)?;
@@ -352,9 +354,7 @@ impl Socket {
 
     /// As [`Socket::receive`], for callers that poll: the close of all passed descriptors, also those of a malformed
     /// message, is left to the deferred-close thread.
-    pub(crate) fn receive_foreign<T: DeserializeOwned>(
-        &self,
-    ) -> io::Result<Option<(T, Vec<Descriptor>)>> {
+    pub fn receive_foreign<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<Descriptor>)>> {
         let mut bytes = [0u8; MAX_MESSAGE_BYTES];
         // The kernel would close those without space in this call.
         let mut ancillary = [0u64; MOST_ANCILLARY_WORDS];
@@ -417,7 +417,7 @@ impl Socket {
     }
 
     /// Returns the groups of the peer, the primary one first.
-    pub(crate) fn peer_groups(&self) -> io::Result<Vec<libc::gid_t>> {
+    pub fn peer_groups(&self) -> io::Result<Vec<libc::gid_t>> {
         let mut groups = vec![self.peer()?.gid];
         let mut room: Vec<libc::gid_t> = vec![0; 64];
         loop {
@@ -439,12 +439,12 @@ impl Socket {
     }
 
     /// The descriptor, to be waited for.
-    pub(crate) fn fd(&self) -> RawFd {
+    pub fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
     /// True if the peer has closed the connection.
-    pub(crate) fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
         match SockRef::from(&self.0).recv_with_flags(&mut [MaybeUninit::uninit()], flags) {
             Ok(bytes) => bytes == 0,
@@ -453,24 +453,24 @@ impl Socket {
     }
 
     /// Shuts down the reading side: a thread that waits for a message finds the end; the peer does not.
-    pub(crate) fn shut_down_reading(&self) {
+    pub fn shut_down_reading(&self) {
         // Fails only if the peer has closed the connection.
         let _result = SockRef::from(&self.0).shutdown(Shutdown::Read);
     }
 
     /// Shuts down the writing side: the peer finds the end. Its messages are still received.
-    pub(crate) fn shut_down_writing(&self) {
+    pub fn shut_down_writing(&self) {
         // Fails only if the peer has closed the connection.
         let _result = SockRef::from(&self.0).shutdown(Shutdown::Write);
     }
 
     /// Waits until the peer closes the connection or sends a message, for `limit` at most.
-    pub(crate) fn wait_for_close(&self, limit: Duration) {
+    pub fn wait_for_close(&self, limit: Duration) {
         sys::await_one(self.as_fd(), limit);
     }
 
     /// Shuts down both sides, also for a thread that waits for a message.
-    pub(crate) fn shut_down(&self) {
+    pub fn shut_down(&self) {
         // Fails only if the peer has closed the connection.
         let _result = SockRef::from(&self.0).shutdown(Shutdown::Both);
     }
@@ -511,19 +511,6 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<Option<T>> {
         return Err(invalid("extra bytes behind the message".to_owned()));
     }
     Ok(Some(message))
-}
-
-/// Sends a reply that may be too long for one message, in parts.
-pub(crate) fn send_parts(socket: &Socket, bytes: &[u8]) -> io::Result<()> {
-    let mut parts = bytes.chunks(PART_BYTES).peekable();
-    if parts.peek().is_none() {
-        return socket.send(&Reply::Part(Vec::new(), true), &[]);
-    }
-    while let Some(part) = parts.next() {
-        let last = parts.peek().is_none();
-        socket.send(&Reply::Part(part.to_vec(), last), &[])?;
-    }
-    Ok(())
 }
 
 /// Takes ownership of the descriptors that were passed with a message.

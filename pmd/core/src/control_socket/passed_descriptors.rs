@@ -22,7 +22,7 @@ enum Head {
 impl Socket {
     /// Returns true unless no descriptor is left in a socket that was shut down, so that nothing more is sent to it.
     /// Discards messages.
-    pub(in crate::attach) fn may_hold_descriptors(&self) -> bool {
+    pub fn may_hold_descriptors(&self) -> bool {
         // Each message then has ancillary data, also one of no bytes, and the end has none.
         if SockRef::from(&self.0).set_passcred(true).is_err() {
             return true;
