@@ -195,7 +195,7 @@ mod tests {
 
         #[test]
         fn headers_round_trip(
-            at in 0..12usize,
+            at in 0..Opcode::ALL.len(),
             (handle, flags, msg_id, parameter) in any::<(u32, u8, u32, u32)>(),
             (rmt_va, rmt_va_handle, tot_len) in any::<(u64, u32, u32)>(),
         ) {

@@ -8,10 +8,9 @@ use vi_core::log_limiter::LogLimiter;
 
 use crate::attach::server;
 use crate::capture_file;
-use crate::config::{Network, NicConfig, ProcessConfig, ViTcp, ip_address, read_keys, socket_of};
+use crate::config::{Network, NicConfig, ProcessConfig, ViTcp, ip_address, socket_of};
 use crate::open::{OpenError, check_port, tcp_address};
 use crate::progress;
-use crate::vitcp;
 
 /// Rate limiter for an API that requires one; no connections are made.
 static UNUSED_LIMITER: LogLimiter = LogLimiter::new(1);
@@ -66,12 +65,16 @@ pub fn check_nic(config: &NicConfig, is_served: bool) -> Vec<OpenError> {
 /// Checks the files and the address of a NIC with VI/TCP.
 fn check_vi_tcp(config: &NicConfig, tcp: &ViTcp) -> Vec<OpenError> {
     let mut errors = Vec::new();
-    errors.extend(read_keys(tcp.key_file.as_deref()).err().map(OpenError::new));
+    errors.extend(
+        vi_tcp::read_keys(tcp.key_file.as_deref())
+            .err()
+            .map(OpenError::new),
+    );
     match tcp_address(config, tcp) {
         Ok(address) => {
             // Programs of one user share a port, unless they use TLS.
             let is_alone = tcp.tls.is_some();
-            let checked = vitcp::check_listening(tcp.directory.as_deref(), address, is_alone);
+            let checked = vi_tcp::check_listening(tcp.directory.as_deref(), address, is_alone);
             let failed = |error| OpenError::new(format!("{address}: {error}"));
             errors.extend(checked.err().map(failed));
         }
@@ -79,7 +82,7 @@ fn check_vi_tcp(config: &NicConfig, tcp: &ViTcp) -> Vec<OpenError> {
     }
     if let Some(tls) = &tcp.tls {
         let host = ip_address(config.host_address());
-        let read = vitcp::Credentials::read(tls, host, &UNUSED_LIMITER);
+        let read = vi_tcp::Credentials::read(tls, host, &UNUSED_LIMITER);
         errors.extend(read.err().map(OpenError::new));
     }
     errors

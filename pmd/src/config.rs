@@ -1,7 +1,6 @@
 //! The configuration of this program: the file of `vi-config`, and what needs this host or the parts below.
 
 mod admission;
-mod key_file;
 mod privileged;
 
 use std::ffi::OsStr;
@@ -14,7 +13,6 @@ use vi_engine::RecoveryConfig;
 use vi_types::{HostAddress, MissLimits};
 
 pub use admission::{Refusal, admit};
-pub(crate) use key_file::read_keys;
 pub use privileged::PRIVILEGED_CONFIG;
 pub use vi_config::*;
 

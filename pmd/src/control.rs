@@ -23,8 +23,6 @@ mod release;
 mod tags;
 mod vis;
 
-#[cfg(test)]
-pub(crate) use connecting::start_listening;
 pub(crate) use cq::{create_cq, destroy_cq, resize_cq};
 pub(crate) use memory::deregister;
 pub(crate) use release::release_nic_handle;

@@ -8,8 +8,7 @@
 //! | [`config`] | the configuration file |
 //! | [`attach`] | NICs of a datapath process, and that process |
 //! | `datapath` | the I/O of the protocol engine: queues, memory, frames |
-//! | `transport` | the protocol as traits, and FC-VI (`vi-engine`); VI/TCP |
-//! | `vitcp` | VI/TCP: connections, messages, sockets |
+//! | `transport` | the protocol as traits, with FC-VI (`vi-engine`) and VI/TCP (`vi-tcp`) |
 //! | `frame_buffer` | the buffer in which a frame is built |
 //! | `coalesce` | delays of frames and messages, which leave in bursts |
 //! | `nic_backend`, `poller` | the backend of a NIC as a trait; one poll iteration in this process |
@@ -17,7 +16,7 @@
 //! | `progress`, `poll_thread` | polling by the calling threads or a pinned thread, and sleeping |
 //! | `clock`, `yield_policy` | time while a NIC is polled; how long a polling thread keeps its core |
 //! | `device`, `lookup` | NICs of this process, and their objects by handle |
-//! | `open`, `check`, `listen_retry` | bring-up of a NIC, and whether it can be brought up |
+//! | `open`, `check` | bring-up of a NIC, and whether it can be brought up |
 //! | [`ports`] | the drivers of ports, by the tables of the configuration |
 //! | `nic_handle`, `error_handlers` | handles of a NIC, and the thread that calls their error handlers |
 //! | `control_calls` | control calls as traits: what a backend carries out |
@@ -40,7 +39,6 @@ mod device;
 mod discovery;
 mod error_handlers;
 mod frame_buffer;
-mod listen_retry;
 pub mod logger;
 mod lookup;
 mod neighbours;
@@ -53,10 +51,7 @@ mod poller;
 pub mod ports;
 mod progress;
 mod tap;
-#[cfg(test)]
-mod testkit;
 mod transport;
-mod vitcp;
 mod yield_policy;
 
 pub mod config;

@@ -12,8 +12,8 @@ use vi_types::ViIndex;
 use crate::attach::Attachment;
 use crate::poller::{PollState, Poller};
 use crate::transport::{FcVi, Transport};
-use crate::vitcp::ViTcp;
 use crate::yield_policy::YieldPolicy;
+use vi_tcp::ViTcp;
 
 /// What a backend does, whichever it is.
 pub(crate) trait NicBackend {

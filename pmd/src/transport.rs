@@ -1,5 +1,5 @@
 //! The transport protocol of a NIC: FC-VI frames through a port ([`FcVi`]), or VI/TCP through sockets
-//! ([`ViTcp`](crate::vitcp::ViTcp)). A poller has one transport, and knows it only by these traits.
+//! ([`ViTcp`](::vi_tcp::ViTcp)). A poller has one transport, and knows it only by these traits.
 
 use fcvi_frame::fc::NPortId;
 use pmd_port::{MacBytes, PortFailure, PortStats};
@@ -11,7 +11,7 @@ use vi_types::{
 use crate::datapath::Datapath;
 use crate::network_view::NetworkView;
 use crate::poller::Poller;
-pub(crate) use crate::vitcp::ListenState;
+pub(crate) use ::vi_tcp::ListenState;
 
 mod fc_vi;
 mod vi_tcp;

@@ -61,6 +61,14 @@ pub mod segment;
 pub mod segment_type;
 pub mod sequence;
 pub mod source;
+#[cfg(any(test, feature = "testkit"))]
+#[allow(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    reason = "a mistake of a test may panic"
+)]
+pub mod testkit;
 #[allow(
     clippy::arithmetic_side_effects,
     reason = "its sums are of lengths that the checks of segments and descriptors bound"

@@ -271,7 +271,7 @@ fn seal_rejects_invalid_lengths_and_short_buffers() {
 
 prop_compose! {
     fn any_device_header()(
-        at in 0..12usize,
+        at in 0..Opcode::ALL.len(),
         (handle, flags, msg_id, parameter) in any::<(u32, u8, u32, u32)>(),
         (rmt_va, rmt_va_handle, tot_len) in any::<(u64, u32, u32)>(),
     ) -> DeviceHeader {
@@ -407,7 +407,7 @@ proptest! {
         (first, last) in any::<(bool, bool)>(),
         content in proptest::collection::vec(any::<[u8; 4]>(), 6..100),
         vi: bool,
-        opcode in 0..12usize,
+        opcode in 0..Opcode::ALL.len(),
     ) {
         let mut content = content.concat();
         if vi {

@@ -17,6 +17,8 @@ use socket2::{Domain, SockAddr, SockRef, Type};
 use crate::sys;
 
 mod passed_descriptors;
+#[cfg(any(test, feature = "testkit"))]
+pub mod testkit;
 
 /// Maximum length of a message in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 8192;

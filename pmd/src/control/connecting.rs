@@ -15,13 +15,13 @@ use crate::call_waiters::Object;
 use crate::config::{Network, NicConfig, ip_address};
 use crate::control_calls::ConnectionCalls;
 use crate::device::Device;
-use crate::listen_retry::{LISTEN_TIMEOUT, retry_listening};
 use crate::lookup::Vi;
 use crate::nic_backend::Backend;
 use crate::nic_handle::Conn;
 use crate::poller::PollState;
 use crate::progress::{TimedOut, wait_for};
 use crate::transport::{ListenState, Transport};
+use vi_tcp::{LISTEN_TIMEOUT, retry_listening};
 
 /// Numbers a request for the consumer.
 pub(super) fn conn_of(id: ConnId) -> Conn {
@@ -401,8 +401,13 @@ fn max_security_bytes(nic: &NicConfig) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::thread;
+
     use super::*;
     use crate::config::ViTcp;
+    use crate::open;
 
     #[test]
     fn keys_limit_security_information() {
@@ -413,5 +418,39 @@ mod tests {
             ..ViTcp::default()
         });
         assert_eq!(max_security_bytes(&nic), 191);
+    }
+
+    /// The backend lock is free while a call waits for a port that an unrelated program has.
+    #[test]
+    fn call_that_waits_for_port_does_not_hold_backend_lock() {
+        const TIMEOUT: Duration = Duration::from_secs(20);
+        let name = format!("viaduct-unit-{}-taken", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir(&directory).unwrap();
+        let host = Ipv4Addr::from_bits(0x7F71_0000 | std::process::id() & 0xFFFF);
+        let tcp = ViTcp {
+            directory: Some(directory.clone()),
+            ..ViTcp::default()
+        };
+        let unrelated = TcpListener::bind((host, tcp.port)).unwrap();
+        let config = NicConfig {
+            host: Some(host.into()),
+            network: Network::ViTcp(tcp),
+            ..NicConfig::default()
+        };
+        let (device, nic) = open::open_without_threads(&config).unwrap();
+        thread::scope(|scope| {
+            let call = scope.spawn(|| start_listening(device, nic, TIMEOUT));
+            while fs::read_dir(&directory).unwrap().next().is_none() {
+                assert!(!call.is_finished(), "it did not wait");
+                thread::yield_now();
+            }
+            let held = device.lock();
+            drop(unrelated);
+            drop(held);
+            assert_eq!(call.join().unwrap(), Ok(()));
+        });
+        open::close(device, nic).unwrap();
+        fs::remove_dir_all(directory).unwrap();
     }
 }

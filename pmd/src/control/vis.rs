@@ -17,9 +17,9 @@ use super::{
 use crate::control_calls::ViCalls;
 use crate::datapath::ViPath;
 use crate::device::Device;
-use crate::listen_retry::LISTEN_TIMEOUT;
 use crate::lookup::{Vi, cq_of};
 use crate::nic_backend::Backend;
+use vi_tcp::LISTEN_TIMEOUT;
 
 /// Resolves completion queue handles; 0 for none.
 fn resolve_cqs(

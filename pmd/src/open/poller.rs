@@ -32,7 +32,7 @@ use crate::nic_backend::Backend;
 use crate::poller::{PollState, Poller};
 use crate::ports;
 use crate::transport::FcVi;
-use crate::vitcp::{self, HandshakeLimits, ViTcp};
+use vi_tcp::{HandshakeLimits, ViTcp};
 
 /// Part of a message between two applications of a datapath process that one system call copies if their
 /// memory is not shared.
@@ -95,13 +95,13 @@ fn stream_poller(
     let mut address = tcp_address(config, tcp_config)?;
     // Any port: other programs of this host may use the port of the NIC, and share it.
     address.set_port(0);
-    vitcp::try_bind(address).map_err(|error| {
+    vi_tcp::try_bind(address).map_err(|error| {
         let host = config.own_host();
         OpenError::new(format!(
             "host = \"{host}\": {error}: it must be an address of this host (`ip address` lists them)"
         ))
     })?;
-    let settings = vitcp::Settings {
+    let settings = vi_tcp::Settings {
         host: config.host_address(),
         port: tcp_config.port,
         scope: tcp_scope(config)?,
@@ -122,11 +122,11 @@ fn stream_poller(
         .tls
         .as_ref()
         .map(|tls| {
-            vitcp::Credentials::read(tls, ip_address(settings.host), &device.shared.log_limiter)
+            vi_tcp::Credentials::read(tls, ip_address(settings.host), &device.shared.log_limiter)
         })
         .transpose()
         .map_err(OpenError::new)?;
-    let keys = config::read_keys(tcp_config.key_file.as_deref()).map_err(OpenError::new)?;
+    let keys = vi_tcp::read_keys(tcp_config.key_file.as_deref()).map_err(OpenError::new)?;
     let mut tcp = ViTcp::new(settings, tcp_config.directory.clone(), credentials, keys)
         .map_err(|error| OpenError::new(format!("VI/TCP: epoll failed: {error}")))?;
     let port = tcp.port();

@@ -10,11 +10,11 @@ use super::{ListenState, Peer, Polled, Transport};
 use crate::datapath::Datapath;
 use crate::network_view::{NetworkView, OwnPort, OwnState};
 use crate::poller::Poller;
-use crate::vitcp::{self, ViTcp};
+use vi_tcp::ViTcp;
 
 impl Transport for ViTcp {
     fn native_mtu_bytes(&self) -> u32 {
-        vitcp::NATIVE_MTU_BYTES
+        vi_tcp::NATIVE_MTU_BYTES
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -1,7 +1,5 @@
 //! Two ends that are joined by byte streams, and one end whose stream is scripted.
 
-mod host;
-
 use std::collections::VecDeque;
 use std::vec;
 use std::vec::Vec;
@@ -11,11 +9,11 @@ use proptest::prelude::*;
 use vi_types::misses::PeerMisses;
 use vi_types::{AsyncError, MissLimits, Operation, ReliabilityLevel, Status, ViIndex, ViParams};
 
-use self::host::{BASE, HANDLE, Host, Posted, REGION_BYTES, Received};
 use super::{
     CloseReason, Counter, Counters, Established, Plan, Receiver, SendBatch, Stop, Transfer,
 };
 use crate::profile::SEGMENT_HEADER_BYTES;
+use crate::testkit::{BASE, HANDLE, Host, Posted, REGION_BYTES, Received};
 use crate::{
     Attributes, CeHeader, ExactLevel, Flags, IsCode, RdmaHeader, RemoteError, Security,
     SegmentHeader, SegmentType, ViErrorType,

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 
 use super::*;
 use crate::attach::message::Request;
-use crate::testkit::lingering_connection;
+use vi_core::control_socket::testkit::lingering_connection;
 
 /// Longer than anything takes on a busy machine, and less than a socket lingers.
 const LONG: Duration = Duration::from_secs(20);

@@ -12,7 +12,7 @@ use vi_types::{Discriminator, HostAddress, NetAddress};
 use super::*;
 use crate::attach::client::Clients;
 use crate::nic_backend::Backend;
-use crate::testkit::lingering_connection;
+use vi_core::control_socket::testkit::lingering_connection;
 
 /// Longer than anything takes on a busy machine.
 const LONG: Duration = Duration::from_secs(20);

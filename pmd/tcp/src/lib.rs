@@ -1,4 +1,5 @@
-//! VI/TCP (docs/spec/vitcp.md): VIs over TCP connections, polled by the NIC's poller.
+//! VI/TCP (docs/spec/vitcp.md): VIs over TCP connections, polled by the NIC's poller. Queues and memory of the VIs are the
+//! caller's ([`StreamIo`]).
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -12,8 +13,8 @@
 //! | `connection`, `connection_table` | the TCP connections, and those with work for the next polls |
 //! | `closing`, `unbound` | connections without a VI: graceful close; limits |
 //! | `ce_header` | headers of connection establishment |
-//! | `keys`, `challenge` | keys shared with other hosts; challenges and proofs |
-//! | `shared_listener` | one TCP port for all programs of a host |
+//! | `keys`, `key_file`, `challenge` | keys shared with other hosts, and their file; challenges and proofs |
+//! | `shared_listener`, `listen_retry` | one TCP port for all programs of a host; retries while another program has it |
 //! | `socket`, `epoll_set` | non-blocking TCP sockets and epoll: system calls |
 //! | `tls`, `credentials` | TLS on the sockets; certificates and keys. Without the feature `tls`: `without_tls` |
 //! | `stream_error` | what an error of a socket or of TLS means |
@@ -49,7 +50,9 @@ mod endpoint_table;
 mod epoll_set;
 mod handshakes;
 mod initiator;
+mod key_file;
 mod keys;
+mod listen_retry;
 mod listeners;
 mod poll_sockets;
 mod request;
@@ -72,16 +75,18 @@ mod unbound;
 #[cfg(not(feature = "tls"))]
 mod without_tls;
 
-pub(crate) use connector::Connector;
+pub use connector::Connector;
 #[cfg(feature = "tls")]
-pub(crate) use credentials::Credentials;
-pub(crate) use handshakes::HandshakeLimits;
-pub(crate) use keys::Keys;
-pub(crate) use shared_listener::{ListenState, check_listening};
-pub(crate) use socket::try_bind;
-pub(crate) use stream_port::StreamPort;
+pub use credentials::Credentials;
+pub use handshakes::HandshakeLimits;
+pub use key_file::read_keys;
+pub use keys::Keys;
+pub use listen_retry::{LISTEN_TIMEOUT, retry_listening};
+pub use shared_listener::{ListenState, check_listening};
+pub use socket::try_bind;
+pub use stream_port::StreamPort;
 #[cfg(not(feature = "tls"))]
-pub(crate) use without_tls::Credentials;
+pub use without_tls::Credentials;
 
 use context::Context;
 use counters::Counter;
@@ -95,7 +100,7 @@ use vitcp_lite::transfer::{Counter as TransferCounter, MemoryRanges, SendBatch, 
 use without_tls::TlsSession;
 
 /// Maximum user bytes in a segment of a send.
-pub(crate) const NATIVE_MTU_BYTES: u32 = 65_535 - SEGMENT_HEADER_BYTES as u32;
+pub const NATIVE_MTU_BYTES: u32 = 65_535 - SEGMENT_HEADER_BYTES as u32;
 
 /// Bytes of the receive buffer, which takes the data that is not read directly into its destination.
 const BUFFER_BYTES: usize = 128 << 10;
@@ -108,39 +113,43 @@ const EPOLL_INTERVAL: core::ops::RangeInclusive<u32> = 4..=32;
 
 /// Configuration of a VI/TCP NIC.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
-    pub(crate) host: HostAddress,
-    pub(crate) port: u16,
+pub struct Settings {
+    /// The own address.
+    pub host: HostAddress,
+    /// TCP port.
+    pub port: u16,
     /// Interface number of a link-local address; 0 for others.
-    pub(crate) scope: u32,
-    pub(crate) max_vi: u32,
+    pub scope: u32,
+    /// Limit of VIs.
+    pub max_vi: u32,
     /// Limit of incoming connections without a VI.
-    pub(crate) max_incoming: u32,
+    pub max_incoming: u32,
     /// Limit of descriptors in flight per VI.
-    pub(crate) max_in_flight: u32,
+    pub max_in_flight: u32,
     /// Limit of outstanding RDMA reads of a peer per VI.
-    pub(crate) max_reads: u16,
+    pub max_reads: u16,
     /// Timeout of a response, and of the Connect Request on an accepted connection.
-    pub(crate) response_timeout_ns: u64,
+    pub response_timeout_ns: u64,
     /// Initial retry interval of a connection request without a listener.
-    pub(crate) retry_ns: u64,
+    pub retry_ns: u64,
     /// Keepalive interval; 0 disables keepalive.
-    pub(crate) probe_ms: u64,
+    pub probe_ms: u64,
     /// Limits on RDMA accesses of a peer whose handle names no region.
-    pub(crate) miss_limits: MissLimits,
+    pub miss_limits: MissLimits,
     /// Limits on the TLS handshakes that peers start.
-    pub(crate) handshake_limits: HandshakeLimits,
+    pub handshake_limits: HandshakeLimits,
     /// Rate limiter of log lines that peers or applications can cause.
-    pub(crate) log_limiter: &'static LogLimiter,
+    pub log_limiter: &'static LogLimiter,
     /// Initial option of new VIs: descriptor flow control.
-    pub(crate) flow_control: bool,
+    pub flow_control: bool,
     /// Posted receives are advertised at once to a peer with fewer unused credits.
-    pub(crate) credits_low: u16,
+    pub credits_low: u16,
 }
 
 /// A VI/TCP NIC: its VIs with their connections, and the polling of their sockets.
-pub(crate) struct ViTcp {
-    pub(crate) connector: Connector,
+pub struct ViTcp {
+    /// Establishment and end of connections.
+    pub connector: Connector,
     /// Polls since the last epoll call, and their limit.
     polls_since_epoll: u32,
     epoll_interval: u32,
@@ -156,7 +165,7 @@ impl ViTcp {
     ///
     /// # Errors
     /// The error of `epoll_create1`.
-    pub(crate) fn new(
+    pub fn new(
         settings: Settings,
         local_directory: Option<PathBuf>,
         credentials: Option<Credentials>,
@@ -175,19 +184,19 @@ impl ViTcp {
     }
 
     /// Returns the own host.
-    pub(crate) fn host(&self) -> HostAddress {
+    pub fn host(&self) -> HostAddress {
         self.connector.context.settings.host
     }
 
     /// Returns the counters by name.
-    pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let context = &self.connector.context;
         let transfer = context.transfer_counters.iter();
         transfer.chain(context.counters.iter()).collect()
     }
 
     /// Adds the traffic of the connections to port statistics: segments as frames, and bytes of TCP.
-    pub(crate) fn add_traffic(&self, stats: &mut PortStats) {
+    pub fn add_traffic(&self, stats: &mut PortStats) {
         let context = &self.connector.context;
         stats.rx_frames += context.transfer_counters.get(TransferCounter::RxSegments);
         stats.rx_bytes += context.counters.get(Counter::RxBytes);
@@ -196,7 +205,7 @@ impl ViTcp {
     }
 
     /// Returns the `Port` that represents the sockets of this NIC.
-    pub(crate) fn port(&self) -> StreamPort {
+    pub fn port(&self) -> StreamPort {
         let device = self.connector.context.local_address().to_string();
         StreamPort::new(device, self.connector.connections.epoll.descriptor())
     }
@@ -205,7 +214,7 @@ impl ViTcp {
     ///
     /// # Errors
     /// Those of `bind` and `listen`.
-    pub(crate) fn listen_exclusively(&mut self) -> io::Result<()> {
+    pub fn listen_exclusively(&mut self) -> io::Result<()> {
         let connector = &mut self.connector;
         let epoll = &connector.connections.epoll;
         connector
@@ -214,7 +223,7 @@ impl ViTcp {
     }
 
     /// Adds an Idle VI; `None` if all slots are used.
-    pub(crate) fn create_vi(&mut self, params: ViParams) -> Option<ViIndex> {
+    pub fn create_vi(&mut self, params: ViParams) -> Option<ViIndex> {
         let options = ConnectionOptions {
             flow_control: self.connector.context.settings.flow_control,
             ..ConnectionOptions::default()
@@ -223,14 +232,14 @@ impl ViTcp {
     }
 
     /// Sets the user that owns a VI: its peer on this NIC is limited by user.
-    pub(crate) fn set_user(&mut self, vi: ViIndex, user: u32) {
+    pub fn set_user(&mut self, vi: ViIndex, user: u32) {
         if let Some(endpoint) = self.connector.endpoints.get_mut(vi) {
             endpoint.user = user;
         }
     }
 
     /// Removes a VI, which must be Idle; returns false otherwise.
-    pub(crate) fn destroy_vi(&mut self, vi: ViIndex) -> bool {
+    pub fn destroy_vi(&mut self, vi: ViIndex) -> bool {
         let connector = &mut self.connector;
         let idle = connector.endpoints.idle(vi).is_some();
         if idle {
@@ -243,13 +252,13 @@ impl ViTcp {
     }
 
     /// Replaces the consumer's attributes of a VI, which must be Idle; returns false otherwise.
-    pub(crate) fn set_params(&mut self, vi: ViIndex, params: ViParams) -> bool {
+    pub fn set_params(&mut self, vi: ViIndex, params: ViParams) -> bool {
         let idle = self.connector.endpoints.idle(vi);
         idle.map(|endpoint| endpoint.params = params).is_some()
     }
 
     /// Returns the connection options of a VI.
-    pub(crate) fn connection_options(&self, vi: ViIndex) -> Option<&ConnectionOptions> {
+    pub fn connection_options(&self, vi: ViIndex) -> Option<&ConnectionOptions> {
         self.connector
             .endpoints
             .get(vi)
@@ -257,37 +266,33 @@ impl ViTcp {
     }
 
     /// Replaces the connection options of a VI; returns false unless the VI is Idle.
-    pub(crate) fn set_connection_options(
-        &mut self,
-        vi: ViIndex,
-        options: &ConnectionOptions,
-    ) -> bool {
+    pub fn set_connection_options(&mut self, vi: ViIndex, options: &ConnectionOptions) -> bool {
         let idle = self.connector.endpoints.idle(vi);
         idle.map(|endpoint| endpoint.options.clone_from(options))
             .is_some()
     }
 
     /// Returns the state of a VI.
-    pub(crate) fn state(&self, vi: ViIndex) -> Option<ViState> {
+    pub fn state(&self, vi: ViIndex) -> Option<ViState> {
         Some(self.connector.endpoints.get(vi)?.state())
     }
 
     /// Returns the remote host of a VI's connection.
-    pub(crate) fn peer(&self, vi: ViIndex) -> Option<HostAddress> {
+    pub fn peer(&self, vi: ViIndex) -> Option<HostAddress> {
         let number = self.connector.endpoints.connection_of(vi)?;
         let connection = self.connector.connections.get(number)?;
         Some(HostAddress(host_of(connection.remote)))
     }
 
     /// Returns the number of the VI's peer request, from the call until its outcome was taken.
-    pub(crate) fn peer_request(&self, vi: ViIndex) -> Option<u64> {
+    pub fn peer_request(&self, vi: ViIndex) -> Option<u64> {
         let request = self.connector.endpoints.get(vi)?.peer_request.as_ref()?;
         Some(request.number)
     }
 
     /// Returns the refused RDMA accesses of the peer on this VI's connection, or on the last one that
     /// broke.
-    pub(crate) fn refused_accesses(&self, vi: ViIndex) -> u32 {
+    pub fn refused_accesses(&self, vi: ViIndex) -> u32 {
         let Some(endpoint) = self.connector.endpoints.get(vi) else {
             return 0;
         };
@@ -302,12 +307,12 @@ impl ViTcp {
 
     /// Returns the time of the next timer, at which to call [`ViTcp::handle_timeout`].
     #[inline]
-    pub(crate) fn poll_timeout(&self) -> Option<u64> {
+    pub fn poll_timeout(&self) -> Option<u64> {
         self.connector.context.timers.next()
     }
 
     /// Handles due timers, at most `budget`.
-    pub(crate) fn handle_timeout(&mut self, now_ns: u64, budget: u32, path: &mut impl StreamIo) {
+    pub fn handle_timeout(&mut self, now_ns: u64, budget: u32, path: &mut impl StreamIo) {
         for _ in 0..budget {
             match self.connector.context.timers.pop_due(now_ns) {
                 None => return,
@@ -317,7 +322,7 @@ impl ViTcp {
     }
 
     /// Checks whether work is left from the last poll.
-    pub(crate) fn has_more(&self) -> bool {
+    pub fn has_more(&self) -> bool {
         let connector = &self.connector;
         connector.connections.ready() > 0
             || self.has_corked()
@@ -327,19 +332,19 @@ impl ViTcp {
     }
 
     /// Has the next poll call epoll.
-    pub(crate) fn poll_epoll_next(&mut self) {
+    pub fn poll_epoll_next(&mut self) {
         self.connector.connections.register_all();
         self.polls_since_epoll = u32::MAX;
     }
 
     /// Checks whether TCP holds data back that was not pushed.
     #[inline]
-    pub(crate) fn has_corked(&self) -> bool {
+    pub fn has_corked(&self) -> bool {
         !self.connector.connections.corked.is_empty()
     }
 
     /// Pushes the data that TCP has held back for some time; with `all` any.
-    pub(crate) fn push(&mut self, now_ns: u64, all: bool) {
+    pub fn push(&mut self, now_ns: u64, all: bool) {
         self.connector.connections.push(now_ns, all);
     }
 }

@@ -1,4 +1,4 @@
-//! Test support for several modules.
+//! Connections for tests of descriptors that are passed.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -6,7 +6,10 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// Returns a connection whose close blocks for up to a minute until its peer reads, and the peer.
-pub(crate) fn lingering_connection() -> (OwnedFd, TcpStream) {
+///
+/// # Panics
+/// If a system call fails.
+pub fn lingering_connection() -> (OwnedFd, TcpStream) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     // The receive buffer is small, so that most of the data stays in the send buffer.
     socket2::SockRef::from(&listener)

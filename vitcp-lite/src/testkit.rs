@@ -1,8 +1,8 @@
-//! Queues and memory of one VI.
+//! Queues and memory of one VI, for tests.
 
-use std::collections::VecDeque;
-use std::vec;
-use std::vec::Vec;
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
 
 use vi_types::{
     AsyncError, Claim, Completion, Operation, QueueIo, SendWork, Status, ViIndex, ViState, Waiter,
@@ -10,45 +10,59 @@ use vi_types::{
 
 use crate::transfer::{BufferAccess, MemoryRanges, MessageMemory, RemoteAccess, StreamIo};
 
-/// Address and handle of the only region.
-pub(super) const BASE: u64 = 0x1003;
-pub(super) const HANDLE: u32 = 7;
-pub(super) const REGION_BYTES: usize = 30_000;
+/// Address of the only region.
+pub const BASE: u64 = 0x1003;
+/// Handle of the only region.
+pub const HANDLE: u32 = 7;
+/// Length of the only region in bytes.
+pub const REGION_BYTES: usize = 30_000;
 
 /// A descriptor on the send queue.
 #[derive(Clone, Debug)]
-pub(super) struct Posted {
-    pub(super) operation: Operation,
-    pub(super) data: Vec<u8>,
-    pub(super) immediate: Option<u32>,
+pub struct Posted {
+    /// Operation.
+    pub operation: Operation,
+    /// Data of its segments; of a read the received data.
+    pub data: Vec<u8>,
+    /// Immediate data.
+    pub immediate: Option<u32>,
 }
 
 /// A completed receive descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Received {
-    pub(super) status: Status,
-    pub(super) length_bytes: u32,
-    pub(super) payload: Vec<u8>,
-    pub(super) immediate: Option<u32>,
-    pub(super) remote_write: bool,
+pub struct Received {
+    /// Error bits.
+    pub status: Status,
+    /// Length in bytes.
+    pub length_bytes: u32,
+    /// Received data.
+    pub payload: Vec<u8>,
+    /// Immediate data.
+    pub immediate: Option<u32>,
+    /// It was an RDMA write.
+    pub remote_write: bool,
 }
 
 /// Queues and memory of a VI, and what happened to them. No memory is accessed in place.
 #[derive(Debug)]
-pub(super) struct Host {
+pub struct Host {
     /// Those in flight are first.
-    pub(super) sends: VecDeque<Posted>,
+    pub sends: VecDeque<Posted>,
     in_flight: usize,
-    pub(super) sent: Vec<(Status, u32)>,
+    /// Completed sends: error bits and length.
+    pub sent: Vec<(Status, u32)>,
     /// Data of completed reads.
-    pub(super) read: Vec<Vec<u8>>,
+    pub read: Vec<Vec<u8>>,
     /// Capacities of the posted receives.
-    pub(super) receives: VecDeque<usize>,
+    pub receives: VecDeque<usize>,
     /// Data of the claimed receive.
     claimed: Option<Vec<u8>>,
-    pub(super) received: Vec<Received>,
-    pub(super) region: Vec<u8>,
-    pub(super) reports: Vec<AsyncError>,
+    /// Completed receives.
+    pub received: Vec<Received>,
+    /// Bytes of the only region.
+    pub region: Vec<u8>,
+    /// Asynchronous errors.
+    pub reports: Vec<AsyncError>,
 }
 
 impl Default for Host {

@@ -10,7 +10,7 @@ use vitcp_lite::Statement;
 use vitcp_lite::keyed::{MAX_STATEMENT_BYTES, Nonce, Proof};
 
 /// The keys of a NIC. It refuses connections with hosts without a key.
-pub(crate) struct Keys {
+pub struct Keys {
     by_host: BTreeMap<HostAddress, Key>,
     default_key: Option<Key>,
 }
@@ -19,7 +19,7 @@ pub(crate) struct Keys {
 pub(super) struct Key(hmac::Key);
 
 impl Keys {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             by_host: BTreeMap::new(),
             default_key: None,
@@ -27,7 +27,7 @@ impl Keys {
     }
 
     /// Adds the key for a host, or the default key for all others. Returns false if there is one already.
-    pub(crate) fn add(&mut self, host: Option<HostAddress>, key: &[u8]) -> bool {
+    pub(super) fn add(&mut self, host: Option<HostAddress>, key: &[u8]) -> bool {
         let key = Key::new(key);
         match host {
             Some(host) => self.by_host.insert(host, key).is_none(),
@@ -36,7 +36,7 @@ impl Keys {
     }
 
     /// Checks whether there is no key.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.by_host.is_empty() && self.default_key.is_none()
     }
 

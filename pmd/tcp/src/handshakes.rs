@@ -15,11 +15,11 @@ const MAX_IDLE_SOURCES: usize = 1024;
 
 /// Limits on the handshakes that peers start, per second; not 0.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct HandshakeLimits {
+pub struct HandshakeLimits {
     /// Of all peers.
-    pub(crate) total: u32,
+    pub total: u32,
     /// Of one source.
-    pub(crate) per_source: u32,
+    pub per_source: u32,
 }
 
 /// A token bucket of one second's tokens, as the time at which it is full again.

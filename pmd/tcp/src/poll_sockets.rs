@@ -37,7 +37,7 @@ const BUSY_POLLS: u32 = 16;
 
 impl ViTcp {
     /// Polls the sockets and processes received data. Returns true if there was any.
-    pub(crate) fn poll_sockets(&mut self, now_ns: u64, path: &mut impl StreamIo) -> bool {
+    pub fn poll_sockets(&mut self, now_ns: u64, path: &mut impl StreamIo) -> bool {
         let just_written = self.connector.connections.corked.was_just_written();
         if just_written && self.skipped_polls < MAX_SKIPPED_POLLS {
             // More is about to be posted, or else the next poll follows soon.

@@ -7,17 +7,17 @@ use pmd_port::fork::Descriptor;
 use vi_core::log_limiter::LogLimiter;
 use vitcp_lite::transfer::MemoryRanges;
 
-use crate::config::TlsConfig;
+use vi_config::TlsConfig;
 
 /// TLS credentials, which do not exist.
-pub(crate) enum Credentials {}
+pub enum Credentials {}
 
 impl Credentials {
     /// Refuses the configuration.
     ///
     /// # Errors
     /// Always.
-    pub(crate) fn read(
+    pub fn read(
         _config: &TlsConfig,
         _host: IpAddr,
         _log_limiter: &'static LogLimiter,

@@ -295,7 +295,7 @@ impl Connector {
 
     /// Starts listening: at the first VI [VI/TCP 4.3], or when a consumer waits for a request, if that is
     /// sooner. Logs `PortTaken` at the last try only.
-    pub(crate) fn start_listening(&mut self, is_last_try: bool) -> ListenState {
+    pub fn start_listening(&mut self, is_last_try: bool) -> ListenState {
         let epoll = &self.connections.epoll;
         self.shared_listener
             .start(is_last_try, epoll, &mut self.context)

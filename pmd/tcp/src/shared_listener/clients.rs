@@ -14,17 +14,17 @@ use super::{
     FIRST_CLIENT, Fd, HandoffRequest, ListenKey, ListenerClient, MAX_CLIENT_ACCEPTS, MAX_CLIENTS,
     MAX_MESSAGES, Message, RETRY_NS, Role, SentChallenge, SharedListener, epoll_data,
 };
-use crate::vitcp::connection::Connection;
-use crate::vitcp::context::Context;
-use crate::vitcp::counters::Counter;
-use crate::vitcp::epoll_set::EpollSet;
-use crate::vitcp::socket::ListenSocket;
-use crate::vitcp::stream_error::is_would_block;
-use crate::vitcp::timers::TimerKey;
+use crate::connection::Connection;
+use crate::context::Context;
+use crate::counters::Counter;
+use crate::epoll_set::EpollSet;
+use crate::socket::ListenSocket;
+use crate::stream_error::is_would_block;
+use crate::timers::TimerKey;
 use vi_core::control_socket::Socket;
 
 /// What a client has received from the owner.
-pub(in crate::vitcp) enum FromOwner {
+pub(crate) enum FromOwner {
     Nothing,
     /// The listening socket.
     Joined,
@@ -36,7 +36,7 @@ pub(in crate::vitcp) enum FromOwner {
 
 /// Result of handing a connection off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::vitcp) enum HandOff {
+pub(crate) enum HandOff {
     /// Another program has got it.
     Done,
     /// No other program may have a listener for it.
@@ -47,12 +47,7 @@ pub(in crate::vitcp) enum HandOff {
 
 impl SharedListener {
     /// Accepts clients.
-    pub(in crate::vitcp) fn accept_clients(
-        &mut self,
-        now_ns: u64,
-        epoll: &EpollSet,
-        context: &mut Context,
-    ) {
+    pub(crate) fn accept_clients(&mut self, now_ns: u64, epoll: &EpollSet, context: &mut Context) {
         for _ in 0..MAX_CLIENT_ACCEPTS {
             if self.is_local_paused(now_ns, epoll, context) {
                 return;
@@ -113,7 +108,7 @@ impl SharedListener {
     }
 
     /// Processes messages of a client. Removes it if it sends an invalid message, or has closed.
-    pub(in crate::vitcp) fn read_client(
+    pub(crate) fn read_client(
         &mut self,
         now_ns: u64,
         number: u32,
@@ -161,7 +156,7 @@ impl SharedListener {
     }
 
     /// Receives the next message of the owner.
-    pub(in crate::vitcp) fn read_owner(
+    pub(crate) fn read_owner(
         &mut self,
         now_ns: u64,
         epoll: &EpollSet,
@@ -193,12 +188,12 @@ impl SharedListener {
     }
 
     /// Takes a connection that a client has returned.
-    pub(in crate::vitcp) fn next_returned(&mut self) -> Option<(Descriptor, HandoffRequest)> {
+    pub(crate) fn next_returned(&mut self) -> Option<(Descriptor, HandoffRequest)> {
         self.returned.pop_front()
     }
 
     /// Hands a connection off to another program that may have a listener for its request.
-    pub(in crate::vitcp) fn hand_off(
+    pub(crate) fn hand_off(
         &mut self,
         now_ns: u64,
         connection: &Connection,
@@ -257,7 +252,7 @@ impl SharedListener {
     }
 
     /// Reports the changed listens of our consumers to the owner. `listens` returns them all, with their counts.
-    pub(in crate::vitcp) fn report_listens(
+    pub(crate) fn report_listens(
         &mut self,
         now_ns: u64,
         listens: impl FnOnce() -> BTreeMap<ListenKey, u32>,
@@ -328,7 +323,7 @@ fn content(
 
 impl HandoffRequest {
     /// Parses its Connect Request.
-    pub(in crate::vitcp) fn parse(&self) -> Option<(SegmentHeader, CeHeader)> {
+    pub(crate) fn parse(&self) -> Option<(SegmentHeader, CeHeader)> {
         let mut input = self.request.as_slice();
         match vitcp_lite::Decoder::new().next(&mut input) {
             Ok(Some(Item::Segment(segment))) => match segment.headers {

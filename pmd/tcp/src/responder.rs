@@ -129,7 +129,7 @@ impl Connector {
     ///
     /// # Errors
     /// `Invalid` if there is no such request.
-    pub(crate) fn reject(&mut self, now_ns: u64, conn: ConnId) -> Result<(), CallError> {
+    pub fn reject(&mut self, now_ns: u64, conn: ConnId) -> Result<(), CallError> {
         let connection = self
             .connections
             .of(conn)
@@ -157,7 +157,7 @@ impl Connector {
     /// # Errors
     /// `Invalid`: no such request or VI. `Timeout`: the client has closed. `InvalidState`: the VI is
     /// not Idle. `ReliabilityLevel`, `MaxTransferSize`: the attributes conflict.
-    pub(crate) fn accept(
+    pub fn accept(
         &mut self,
         conn: ConnId,
         vi: ViIndex,

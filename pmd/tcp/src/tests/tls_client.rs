@@ -10,9 +10,9 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType}
 use rustls::ClientConnection;
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 
-use crate::config::TlsConfig;
-use crate::vitcp::Credentials;
-use crate::vitcp::testkit::Program;
+use crate::Credentials;
+use crate::testkit::{LOG_LIMITER, Program};
+use vi_config::TlsConfig;
 
 /// An authority, and the directory of its certificates.
 pub(super) struct Certificates {
@@ -84,8 +84,7 @@ pub(super) struct TlsClient<'a> {
 impl<'a> TlsClient<'a> {
     /// Connects from a host, and sends the first message of the handshake.
     pub(super) fn begin(program: &'a Program, host: Ipv4Addr, tls: &TlsConfig) -> Self {
-        let limiter = &program.device.shared.log_limiter;
-        let credentials = Credentials::read(tls, host.into(), limiter).unwrap();
+        let credentials = Credentials::read(tls, host.into(), &LOG_LIMITER).unwrap();
         let name = program.at.ip().into();
         let session = ClientConnection::new(credentials.client.clone(), name).unwrap();
         let tcp = program.dial_from(host);

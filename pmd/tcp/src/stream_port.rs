@@ -6,7 +6,7 @@ use std::os::fd::RawFd;
 use pmd_port::{Capabilities, Mbuf, MbufBatch, Port, PortEvent, PortStats, WakeSource};
 
 /// A port without frames, for the sockets of a NIC.
-pub(crate) struct StreamPort {
+pub struct StreamPort {
     capabilities: Capabilities,
     epoll_fd: RawFd,
 }

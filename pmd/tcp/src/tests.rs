@@ -94,7 +94,7 @@ fn flood_of_small_segments_is_bounded_per_poll_and_delays_no_other_connection() 
         |vis: core::ops::Range<u32>| vis.map(|vi| received(&program, vi)).sum::<u32>();
     let (mut before, mut at_honest) = (0, None);
     while received_by(0..3) < expected as u32 {
-        program.device.poll();
+        program.poll();
         let now = received_by(0..3);
         let most = MAX_POLL_UNITS + MAX_TURN_UNITS;
         assert!(now - before <= most, "{} segments in a poll", now - before);

@@ -20,7 +20,7 @@ use rustls::{
 };
 use vi_core::log_limiter::LogLimiter;
 
-use crate::config::TlsConfig;
+use vi_config::TlsConfig;
 
 /// Limit of a file in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -30,7 +30,7 @@ const MAX_INTERMEDIATES: usize = 3;
 const GROUP_AND_OTHERS: u32 = 0o077;
 
 /// TLS configurations of a NIC for outgoing and incoming connections.
-pub(crate) struct Credentials {
+pub struct Credentials {
     pub(super) client: Arc<ClientConfig>,
     pub(super) server: Arc<ServerConfig>,
     pub(super) log_limiter: &'static LogLimiter,
@@ -41,7 +41,7 @@ impl Credentials {
     ///
     /// # Errors
     /// The configuration key, the file, the problem and the remedy.
-    pub(crate) fn read(
+    pub fn read(
         config: &TlsConfig,
         host: IpAddr,
         log_limiter: &'static LogLimiter,

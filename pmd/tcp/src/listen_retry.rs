@@ -4,15 +4,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Timeout for a TCP port that another program uses.
-pub(crate) const LISTEN_TIMEOUT: Duration = Duration::from_secs(1);
+pub const LISTEN_TIMEOUT: Duration = Duration::from_secs(1);
 const LISTEN_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Retries while another program uses a TCP port: it may end, or start to share the port. `attempt` returns `None` for
 /// a retry, and a result when its argument is true, after the timeout.
-pub(crate) fn retry_listening<T>(
-    timeout: Duration,
-    mut attempt: impl FnMut(bool) -> Option<T>,
-) -> T {
+pub fn retry_listening<T>(timeout: Duration, mut attempt: impl FnMut(bool) -> Option<T>) -> T {
     let deadline = Instant::now() + timeout;
     loop {
         if let Some(result) = attempt(Instant::now() >= deadline) {

@@ -10,7 +10,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use vi_config::{ConfigError, host_address};
 
-use crate::vitcp::Keys;
+use crate::keys::Keys;
 
 /// Address of the entry for all hosts without an entry of their own.
 const OTHER_HOSTS: &str = "*";
@@ -25,7 +25,7 @@ const GROUP_AND_OTHER_BITS: u32 = 0o077;
 ///
 /// # Errors
 /// All errors of the file, each with its line.
-pub(crate) fn read_keys(path: Option<&Path>) -> Result<Option<Keys>, String> {
+pub fn read_keys(path: Option<&Path>) -> Result<Option<Keys>, String> {
     let Some(path) = path else {
         return Ok(None);
     };

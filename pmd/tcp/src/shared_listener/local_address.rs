@@ -14,7 +14,7 @@ use nix::unistd::{AccessFlags, faccessat};
 use pmd_port::shm::ShmError;
 use pmd_port::shm::directory::{Directory, FileLock, runtime_directory};
 
-use crate::vitcp::socket::scope_of;
+use crate::socket::scope_of;
 use vi_core::control_socket::{Listener, Socket};
 
 /// Name of the directory, for [`Directory::of_user`].

@@ -465,7 +465,7 @@ fn new_socket(address: SocketAddr) -> io::Result<Descriptor> {
 }
 
 /// Checks that an address is local and has no listener, by a temporary bind.
-pub(crate) fn try_bind(address: SocketAddr) -> io::Result<()> {
+pub fn try_bind(address: SocketAddr) -> io::Result<()> {
     let descriptor = new_socket(address)?;
     let socket = SockRef::from(&descriptor);
     socket.set_reuse_address(true)?;

@@ -46,7 +46,7 @@ impl ViTcp {
     /// Sends the posted descriptors of a VI, and pending read responses and acknowledgements.
     ///
     /// A VI that is not connected completes its descriptors as flushed instead (VIPL 3.3.5, 6.2).
-    pub(crate) fn pump(&mut self, now_ns: u64, vi: ViIndex, path: &mut impl StreamIo) -> Pumped {
+    pub fn pump(&mut self, now_ns: u64, vi: ViIndex, path: &mut impl StreamIo) -> Pumped {
         let connector = &mut self.connector;
         let Some(endpoint) = connector.endpoints.get(vi) else {
             return Pumped::Idle;

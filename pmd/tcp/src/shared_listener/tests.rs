@@ -11,11 +11,9 @@ use std::thread;
 use std::time::Instant;
 
 use super::*;
-use crate::control;
-use crate::nic_backend::Backend;
-use crate::testkit::lingering_connection;
-use crate::vitcp::testkit::{NAMED, NO_MATCH, Program, TIMEOUT, in_directory, request};
+use crate::testkit::{NAMED, NO_MATCH, Program, TIMEOUT, in_directory, request};
 use vi_core::control_socket::Listener;
+use vi_core::control_socket::testkit::lingering_connection;
 
 impl Program {
     /// Connects as a listener client.
@@ -28,12 +26,8 @@ impl Program {
     /// Takes descriptors of programs that are not accepted, as kernels before Linux 6.16 do.
     fn take_descriptors(&self) {
         const SO_PASSRIGHTS: libc::c_int = 83;
-        let held = self.device.lock();
-        let Some(Backend::ViTcp(poller)) = held.as_ref() else {
-            panic!("another transport");
-        };
-        let Role::ListenerOwner { local, .. } = &poller.transport.connector.shared_listener.role
-        else {
+        let nic = self.lock();
+        let Role::ListenerOwner { local, .. } = &nic.tcp.connector.shared_listener.role else {
             panic!("not the listener owner");
         };
         let takes: libc::c_int = 1;
@@ -85,7 +79,7 @@ fn fake_owner(program: &Program) -> (ListenSocket, LocalListener, Socket) {
     let client = name.listener().accept().unwrap();
     let fds = [listen_socket.as_fd().as_raw_fd()];
     client.send(&Message::Joined, &fds).unwrap();
-    program.device.poll();
+    program.poll();
     (listen_socket, name, client)
 }
 
@@ -100,7 +94,7 @@ fn port_stays_open_while_its_owner_dies() {
     for client in [Some(client), None, None] {
         drop(client);
         for _ in 0..100 {
-            program.device.poll();
+            program.poll();
         }
         // It connects as a client once more, to the dying owner.
         drop(program.poll_until(|| name.listener().accept().ok()));
@@ -121,7 +115,7 @@ fn client_becomes_owner_when_the_lock_is_free() {
     let mut initiator = program.dial();
     initiator.write_all(&request(false)).unwrap();
     for _ in 0..100 {
-        program.device.poll();
+        program.poll();
     }
     drop(squatter);
     assert_eq!(program.response_type(&mut initiator), NO_MATCH);
@@ -146,27 +140,6 @@ fn listen_beside_owner_that_does_not_accept_fails() {
         .recv_timeout(TIMEOUT)
         .expect("the call does not return");
     assert!(!call.join().unwrap());
-}
-
-/// The backend lock is free while a call waits for a port that an unrelated program has.
-#[test]
-fn call_that_waits_for_port_does_not_hold_backend_lock() {
-    let base = base("taken");
-    let program = Program::new(17, |config| in_directory(config, &base));
-    let unrelated = ListenSocket::bind(program.at).unwrap();
-    thread::scope(|scope| {
-        let call = scope.spawn(|| control::start_listening(program.device, program.nic, TIMEOUT));
-        while fs::read_dir(&base).unwrap().next().is_none() {
-            assert!(!call.is_finished(), "it did not wait");
-            thread::yield_now();
-        }
-        let held = program.device.lock();
-        drop(unrelated);
-        drop(held);
-        assert_eq!(call.join().unwrap(), Ok(()));
-    });
-    drop(program);
-    fs::remove_dir_all(base).unwrap();
 }
 
 /// Returned requests are queued: processing one must not read the client again, recursively.
@@ -244,7 +217,7 @@ fn pending_listens_are_read_before_no_match() {
 /// Silent connections at the limit do not lock out a peer with a request.
 #[test]
 fn silent_connections_are_evicted_for_a_new_one() {
-    let program = Program::new(7, |config| config.limits.max_incoming = 4);
+    let program = Program::new(7, |config| config.settings.max_incoming = 4);
     assert!(program.listen());
     let mut silent: Vec<_> = (0..8).map(|_| program.dial()).collect();
     program.poll_until(|| (program.counter("tcp_accepted") == 8).then_some(()));
@@ -425,7 +398,7 @@ fn full_close_queue_pauses_other_programs_but_not_tcp() {
         client.send(&listen_for(None, 1), &fds).unwrap();
         drop(local);
         sent += 1;
-        program.device.poll();
+        program.poll();
     }
     let mut initiator = program.dial();
     initiator.write_all(&request(false)).unwrap();

@@ -31,7 +31,7 @@ use vitcp_lite::Source;
 use vitcp_lite::transfer::{CloseReason, Established, ResponseTimer, StreamIo};
 
 /// The VIs of a NIC with their connections and listeners.
-pub(crate) struct Connector {
+pub struct Connector {
     pub(super) context: Context,
     pub(super) endpoints: EndpointTable,
     pub(super) connections: ConnectionTable,
@@ -77,14 +77,14 @@ impl Connector {
     }
 
     /// Adds a listener for one request with this discriminator (VIPL 3.3.1). Returns its number.
-    pub(crate) fn listen(&mut self, now_ns: u64, discriminator: Discriminator) -> u64 {
+    pub fn listen(&mut self, now_ns: u64, discriminator: Discriminator) -> u64 {
         let number = self.listeners.add(discriminator);
         self.listens_changed(now_ns);
         number
     }
 
     /// Returns the request that a listener matched, and removes the listener; `None` while it has none.
-    pub(crate) fn take_indication(&mut self, listener: u64) -> Option<Indication> {
+    pub fn take_indication(&mut self, listener: u64) -> Option<Indication> {
         let conn = self.listeners.matched(listener)?;
         let connection = self.connections.of(conn)?;
         let indication = match connection.received_request() {
@@ -110,7 +110,7 @@ impl Connector {
     }
 
     /// Removes a listener. A request that it matched is passed to another listener, or refused with No Match.
-    pub(crate) fn unlisten(&mut self, now_ns: u64, listener: u64, path: &mut impl StreamIo) {
+    pub fn unlisten(&mut self, now_ns: u64, listener: u64, path: &mut impl StreamIo) {
         let Some((discriminator, matched)) = self.listeners.remove(listener) else {
             return;
         };
@@ -174,7 +174,7 @@ impl Connector {
     ///
     /// # Errors
     /// `Invalid`, `InvalidState`.
-    pub(crate) fn connect(
+    pub fn connect(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
@@ -189,7 +189,7 @@ impl Connector {
     ///
     /// # Errors
     /// As for [`Connector::connect`].
-    pub(crate) fn connect_peer(
+    pub fn connect_peer(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
@@ -232,13 +232,13 @@ impl Connector {
     }
 
     /// Takes the outcome of a connection call on this VI; `None` while it has none.
-    pub(crate) fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<ViParams, CallError>> {
+    pub fn take_outcome(&mut self, vi: ViIndex) -> Option<Result<ViParams, CallError>> {
         self.endpoints.get_mut(vi)?.outcome.take()
     }
 
     /// Takes the outcome of the peer request with this number; `None` while it has none.
     /// `InvalidState` if the VI has no such request any more.
-    pub(crate) fn take_peer_outcome(
+    pub fn take_peer_outcome(
         &mut self,
         vi: ViIndex,
         number: u64,
@@ -263,7 +263,7 @@ impl Connector {
     ///
     /// # Errors
     /// `Timeout`: the request is not pending any more.
-    pub(crate) fn requester(&self, conn: ConnId) -> Result<Option<ViIndex>, CallError> {
+    pub fn requester(&self, conn: ConnId) -> Result<Option<ViIndex>, CallError> {
         match self.connections.of(conn) {
             Some(connection) if connection.received_request().is_some() => {
                 Ok(self.connections.local_peer_of(connection))
@@ -277,7 +277,7 @@ impl Connector {
     ///
     /// # Errors
     /// `InvalidState`: the VI is not connected.
-    pub(crate) fn connected_to(&self, vi: ViIndex) -> Result<Option<ViIndex>, CallError> {
+    pub fn connected_to(&self, vi: ViIndex) -> Result<Option<ViIndex>, CallError> {
         let number = self
             .endpoints
             .connection_of(vi)
@@ -287,7 +287,7 @@ impl Connector {
     }
 
     /// Returns the options that a VI and its peer have negotiated; `None` unless it is connected.
-    pub(crate) fn negotiated_options(&self, vi: ViIndex) -> Option<NegotiatedOptions> {
+    pub fn negotiated_options(&self, vi: ViIndex) -> Option<NegotiatedOptions> {
         let connection = self.connections.get(self.endpoints.connection_of(vi)?)?;
         Some(NegotiatedOptions {
             flow_control: connection.transfer.tx.credits.is_some(),
@@ -297,7 +297,7 @@ impl Connector {
     }
 
     /// Returns the security information of a pending request; `None` if there is no such request any more.
-    pub(crate) fn security_of(&self, conn: ConnId) -> Option<Vec<u8>> {
+    pub fn security_of(&self, conn: ConnId) -> Option<Vec<u8>> {
         let request = self.connections.of(conn)?.received_request()?;
         Some(request.ce.security.as_bytes().to_vec())
     }
@@ -450,7 +450,7 @@ impl Connector {
 
     /// Disconnects a VI for the consumer (VIPL 3.3.5): legal in every state; both queues are flushed and
     /// the VI is Idle when this returns. A pending connection call on this VI ends with `InvalidState`.
-    pub(crate) fn disconnect(&mut self, now_ns: u64, vi: ViIndex, path: &mut impl StreamIo) {
+    pub fn disconnect(&mut self, now_ns: u64, vi: ViIndex, path: &mut impl StreamIo) {
         self.move_to_idle(now_ns, vi, path);
         if let Some(endpoint) = self.endpoints.get_mut(vi) {
             endpoint.peer_request = None;
@@ -499,7 +499,7 @@ impl Connector {
 
     /// Moves a VI to Error after a fatal local error of the consumer (VIPL 6.3.1), at every level and in every
     /// state.
-    pub(crate) fn fail_vi(&mut self, now_ns: u64, vi: ViIndex, path: &mut impl StreamIo) {
+    pub fn fail_vi(&mut self, now_ns: u64, vi: ViIndex, path: &mut impl StreamIo) {
         let Some(endpoint) = self.endpoints.get(vi) else {
             return;
         };
@@ -542,8 +542,8 @@ impl Connector {
         }
     }
 
-    /// Closes the listener and every connection of a NIC that shuts down; see [`ConnectionTable::close_all`].
-    pub(crate) fn leave_network(&mut self) {
+    /// Closes the listener and every connection of a NIC that shuts down.
+    pub fn leave_network(&mut self) {
         self.shared_listener.close(&self.connections.epoll);
         self.connections.close_all(&mut self.context);
     }

@@ -130,7 +130,7 @@ struct ListenerClient {
 
 /// Whether a NIC listens at its TCP port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ListenState {
+pub enum ListenState {
     /// It listens: exclusively, as owner, or as client.
     Listening,
     /// Another program has the port and does not share it. While the listener passes from an ending owner to a client,
@@ -486,12 +486,11 @@ fn port_taken(directory: &Path) -> ListenError {
 }
 
 /// Checks that a NIC can listen at an address of this host: exclusively, or shared with other programs of this user by
-/// a socket in `base` or else the user's runtime directory. Creates nothing. Retries as
-/// [`start_listening`](crate::control::start_listening) does.
+/// a socket in `base` or else the user's runtime directory. Creates nothing. Retries as a call that listens does.
 ///
 /// # Errors
 /// The error with which listening would fail.
-pub(crate) fn check_listening(
+pub fn check_listening(
     base: Option<&Path>,
     address: SocketAddr,
     is_exclusive: bool,

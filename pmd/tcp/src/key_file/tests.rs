@@ -204,7 +204,7 @@ fn path_of_anything_but_a_text_file_is_refused() {
 
 #[test]
 fn every_error_is_documented() {
-    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations.md");
     let guide = fs::read_to_string(guide).unwrap();
     let begin = guide.find("| message of a key file |").expect("its table");
     let table = guide[begin..].split("\n\n").next().unwrap();

@@ -13,7 +13,7 @@ use super::endpoint::Phase;
 use super::request::{Action, Event};
 use super::socket::{Stream, socket_address};
 use super::timers::TimerKey;
-use crate::config::ip_address;
+use vi_config::ip_address;
 use vitcp_lite::transfer::StreamIo;
 
 /// Consecutive TLS connections closed before a response after which a request fails.
