@@ -19,10 +19,14 @@ die() {
     exit 1
 }
 
-# compile_beside_tests DIRECTORY: for steps that mostly compile while other steps test: lowers the priority, and sets a target
-# directory of their own, since Cargo locks one while it builds.
+# lower_priority: for steps that mostly compile while other steps test. Only a little lower: beside other load they must end.
+lower_priority() {
+    renice --priority 5 --pid $$ >/dev/null
+}
+
+# compile_beside_tests DIRECTORY: the same, with a target directory of the step's own, since Cargo locks one while it builds.
 compile_beside_tests() {
-    renice --priority 19 --pid $$ >/dev/null
+    lower_priority
     export CARGO_TARGET_DIR="$ROOT/target/$1"
 }
 
