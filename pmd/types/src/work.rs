@@ -105,6 +105,18 @@ impl MessageDestination {
             Self::Discard => false,
         }
     }
+
+    /// Returns the completion of the receive descriptor that such a message took, when all of it is placed; `None` if
+    /// it took none.
+    #[inline]
+    pub fn completion(&self, length_bytes: u32, immediate: Option<u32>) -> Option<Completion> {
+        self.claims().then_some(Completion {
+            status: Status::OK,
+            length_bytes,
+            immediate,
+            remote_write: matches!(self, Self::Write { .. }),
+        })
+    }
 }
 
 /// Result of claiming a receive descriptor for a message.

@@ -12,7 +12,7 @@ use crate::source::Source;
 use crate::{
     Flags, Headers, Item, RdmaHeader, Segment, SegmentHeader, SegmentType, ViErrorType, is_after,
 };
-use vi_types::{AsyncError, Claim, Completion, MessageDestination, Status, ViIndex};
+use vi_types::{AsyncError, Claim, MessageDestination, Status, ViIndex};
 
 use failure::Failure;
 pub use rdma::WORD_BYTES;
@@ -498,21 +498,9 @@ impl<P: StreamIo> Receiver<'_, P> {
             return Ok(());
         }
         self.message_placed(message.number);
-        let (claimed, remote_write) = match message.kind {
-            MessageDestination::Receive { .. } => (true, false),
-            MessageDestination::Write { claimed, .. } => (claimed, true),
-            MessageDestination::Discard => (false, false),
-        };
-        if claimed {
-            self.path.complete_receive(
-                self.vi,
-                Completion {
-                    status: Status::OK,
-                    length_bytes: message.placed_bytes,
-                    immediate: message.immediate,
-                    remote_write,
-                },
-            );
+        let (length_bytes, immediate) = (message.placed_bytes, message.immediate);
+        if let Some(completion) = message.kind.completion(length_bytes, immediate) {
+            self.path.complete_receive(self.vi, completion);
             if self.transfer.rx.posted.is_some() {
                 self.path.resume(self.vi);
             }

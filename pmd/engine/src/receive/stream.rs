@@ -7,9 +7,7 @@ use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
-use vi_types::{
-    AsyncError, Claim, Completion, MessageDestination, ReliabilityLevel, Status, ViParams,
-};
+use vi_types::{AsyncError, Claim, MessageDestination, ReliabilityLevel, Status, ViParams};
 
 use super::failure::{ReceiveFailure, complete_error, reason_of_fault};
 
@@ -345,18 +343,7 @@ impl RxStream {
 #[inline(always)]
 pub(crate) fn deliver<I: EngineIo>(cx: &mut Context<'_, I>, done: &RxMessage) {
     cx.count(Counter::RxMessages);
-    let (claimed, remote_write) = match done.kind {
-        MessageDestination::Receive { .. } => (true, false),
-        MessageDestination::Write { claimed, .. } => (claimed, true),
-        MessageDestination::Discard => (false, false),
-    };
-    if claimed {
-        let completion = Completion {
-            status: Status::OK,
-            length_bytes: done.placed_bytes,
-            immediate: done.immediate,
-            remote_write,
-        };
+    if let Some(completion) = done.kind.completion(done.placed_bytes, done.immediate) {
         cx.io.complete_receive(cx.vi, completion);
     }
 }
