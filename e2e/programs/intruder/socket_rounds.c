@@ -181,10 +181,12 @@ static void bytes(struct intruder *in)
         message.length = 65;
     }
     send_message(socket, &message);
-    receive_message(socket, &message, (int)rng_below(rng, 3));
+    bool has_reply = receive_message(socket, &message, (int)rng_below(rng, 3));
     close_fds(&message);
     if (socket != in->app.calls)
         close(socket);
+    else if (!has_reply)
+        shutdown(socket, SHUT_RDWR); /* The next round would take a late reply for its own. */
 }
 
 int shared_memory(size_t length)
