@@ -1,8 +1,8 @@
 //! A hostile application ("intruder") attached to a datapath process, beside an honest pair of programs.
 //!
 //! The test measures how much the rate of the pair drops by work that the intruder causes in the process. The
-//! intruder's own CPU time is excluded: its threads run with `SCHED_IDLE`, and the controls include runs beside two
-//! loops with `SCHED_IDLE`. The pair is paced and does not catch up. Its rate beside the intruder is compared with the
+//! intruder's own CPU time is excluded: its threads have the lowest priority, and the controls include runs beside two
+//! loops of that priority. The pair is paced and does not catch up. Its rate beside the intruder is compared with the
 //! minimum of the rates directly before and after, alone and beside the loops, since these measure how busy the machine
 //! is. CPU time stolen by the machine's host is subtracted.
 //!
@@ -37,8 +37,8 @@ const MIN_RATIO: f64 = 0.9;
 const ROUND_TRIPS_PER_S: u32 = 1000;
 /// Duration of a measurement without the intruder.
 const MEASUREMENT_TIME: Duration = Duration::from_millis(500);
-/// Additional timeout for the intruder, which runs with `SCHED_IDLE`.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
+/// Additional timeout for the intruder, which has the lowest priority.
+const LOW_PRIORITY_TIMEOUT: Duration = Duration::from_secs(600);
 /// Number of control loops; as many as the intruder has threads.
 const LOOPS: usize = 2;
 /// Maximum growth of the resident memory of the process in the second half of the rounds, in KiB.
@@ -89,14 +89,15 @@ fn intruder(scratch: &Scratch) -> PathBuf {
     program
 }
 
-/// Returns a command that runs with `SCHED_IDLE`.
-fn idle(name: impl AsRef<OsStr>) -> Command {
-    with_sched_idle(program("chrt"), name)
+/// Returns a command with the lowest priority.
+fn low_priority(name: impl AsRef<OsStr>) -> Command {
+    with_low_priority(program("nice"), name)
 }
 
-fn with_sched_idle(mut chrt: Command, name: impl AsRef<OsStr>) -> Command {
-    chrt.args(["--idle", "0"]).arg(name);
-    chrt
+/// Returns the command `nice` for a program. Not `SCHED_IDLE`: beside other load that gets too little time to end.
+fn with_low_priority(mut nice: Command, name: impl AsRef<OsStr>) -> Command {
+    nice.args(["-n", "19"]).arg(name);
+    nice
 }
 
 /// Returns a field of `/proc/PID/status`.
@@ -169,7 +170,7 @@ impl Target {
     /// Measures the rate of the honest pair without an intruder.
     fn measure_controls(&mut self) -> Controls {
         let alone = self.measure();
-        let mut busy = idle("sh");
+        let mut busy = low_priority("sh");
         busy.args(["-c", "while :; do :; done"]);
         let _busy = [(); LOOPS].map(|()| Running::start("a loop", &mut busy));
         let beside_loops = self.measure();
@@ -211,7 +212,7 @@ impl Target {
 
     /// Runs the intruder for `rounds`; returns its output.
     fn run_intruder(&self, intruder: &Path, rounds: u64, seed: u64) -> String {
-        self.run_intruder_command(idle(intruder), rounds, seed)
+        self.run_intruder_command(low_priority(intruder), rounds, seed)
     }
 
     fn run_intruder_command(&self, mut command: Command, rounds: u64, seed: u64) -> String {
@@ -220,7 +221,7 @@ impl Target {
             &rounds.to_string(),
             &seed.to_string(),
         ]);
-        let limit = IDLE_TIMEOUT + Duration::from_millis(200) * rounds as u32;
+        let limit = LOW_PRIORITY_TIMEOUT + Duration::from_millis(200) * rounds as u32;
         Running::start("intruder", &mut command).succeed(limit)
     }
 
@@ -404,7 +405,7 @@ fn intruder_of_another_user_takes_no_pages_and_leaves_no_resources() {
     let mut target = Target::new(local_command);
     let intruder = intruder(&target.files);
     let initially = LeakCheck::of(target.process.id());
-    let unprivileged = with_sched_idle(unprivileged("chrt"), &intruder);
+    let unprivileged = with_low_priority(unprivileged("nice"), &intruder);
     // It fails if it could remove a page.
     let report = Report::read(&target.run_intruder_command(unprivileged, rounds, seed));
     target.await_release(&initially);
