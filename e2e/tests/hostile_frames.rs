@@ -12,7 +12,7 @@ use e2e::scratch::Scratch;
 use e2e::segment::BRIDGE;
 use e2e::testpmd::Testpmd;
 use e2e::vi_peer;
-use fcvi_frame::profile;
+use fcvi_frame::iu::Opcode;
 
 const HOSTILE: &str = env!("CARGO_BIN_EXE_vi-hostile");
 const MTU_BYTES: u32 = 2500;
@@ -400,16 +400,16 @@ fn sum(reports: &[Report; 2], counters: &[&str]) -> u64 {
 }
 
 /// Whether a frame is an FC-VI information unit with this opcode.
-fn is_iu(frame: &[u8], opcode: u8) -> bool {
-    frame.get(36) == Some(&0x58) && frame.get(56) == Some(&opcode)
+fn is_iu(frame: &[u8], opcode: Opcode) -> bool {
+    frame.get(36) == Some(&0x58) && frame.get(56) == Some(&opcode.raw())
 }
 
 fn is_message(frame: &[u8]) -> bool {
-    is_iu(frame, profile::OPCODE_SEND_REQUEST)
+    is_iu(frame, Opcode::SendRequest)
 }
 
 fn is_acknowledgement(frame: &[u8]) -> bool {
-    is_iu(frame, profile::OPCODE_SEND_RESPONSE)
+    is_iu(frame, Opcode::SendResponse)
 }
 
 fn all_kinds(recovery: bool) {

@@ -66,8 +66,8 @@ const VALID: u8 = 0x80;
 fn exactly<const N: usize>(payload: &[u8]) -> Result<&[u8; N], ParseError> {
     match payload.split_first_chunk() {
         Some((bytes, [])) => Ok(bytes),
-        Some(_) => Err(ParseError::new(Field::BlsPayload, Reason::TooLong)),
-        None => Err(ParseError::new(Field::BlsPayload, Reason::TooShort)),
+        Some(_) => Err(ParseError::new(Field::Payload, Reason::TooLong)),
+        None => Err(ParseError::new(Field::Payload, Reason::TooShort)),
     }
 }
 
@@ -200,7 +200,7 @@ mod tests {
                 core::cmp::Ordering::Equal => None,
                 core::cmp::Ordering::Greater => Some(Reason::TooLong),
             };
-            let error = |reason| ParseError::new(Field::BlsPayload, reason);
+            let error = |reason| ParseError::new(Field::Payload, reason);
             assert_eq!(BaAcc::parse(payload).err(), of(12).map(error));
             assert_eq!(BaRjt::parse(payload).err(), of(4).map(error));
         }

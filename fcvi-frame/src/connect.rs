@@ -64,8 +64,8 @@ const _: () = assert!(tiles(
 fn exactly<const N: usize>(payload: &[u8]) -> Result<&[u8; N], ParseError> {
     match payload.split_first_chunk() {
         Some((bytes, [])) => Ok(bytes),
-        Some(_) => Err(ParseError::new(Field::ConnectPayload, Reason::TooLong)),
-        None => Err(ParseError::new(Field::ConnectPayload, Reason::TooShort)),
+        Some(_) => Err(ParseError::new(Field::Payload, Reason::TooLong)),
+        None => Err(ParseError::new(Field::Payload, Reason::TooShort)),
     }
 }
 
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn parse_rejects_other_lengths() {
         let bytes = [0; 200];
-        let error = |reason| ParseError::new(Field::ConnectPayload, reason);
+        let error = |reason| ParseError::new(Field::Payload, reason);
         for length in 0..bytes.len() {
             let request = ConnectRequest::parse(&bytes[..length]).unwrap_err();
             let response = ConnectResponse::parse(&bytes[..length]).unwrap_err();

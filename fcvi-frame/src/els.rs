@@ -125,7 +125,7 @@ impl ElsCommand {
     pub fn parse(payload: &[u8]) -> Result<Self, ParseError> {
         match payload {
             [command, _, _, _, ..] => Ok(Self::from_raw(*command)),
-            _ => Err(ParseError::new(Field::ElsPayload, Reason::TooShort)),
+            _ => Err(ParseError::new(Field::Payload, Reason::TooShort)),
         }
     }
 }
@@ -137,7 +137,7 @@ fn exactly<const N: usize>(payload: &[u8], command: ElsCommand) -> Result<&[u8; 
     }
     match payload.split_first_chunk() {
         Some((bytes, [])) => Ok(bytes),
-        Some(_) => Err(ParseError::new(Field::ElsPayload, Reason::TooLong)),
-        None => Err(ParseError::new(Field::ElsPayload, Reason::TooShort)),
+        Some(_) => Err(ParseError::new(Field::Payload, Reason::TooLong)),
+        None => Err(ParseError::new(Field::Payload, Reason::TooShort)),
     }
 }

@@ -36,18 +36,14 @@ pub enum Field {
     DeviceHeader,
     /// FCVI_OPCODE.
     Opcode,
-    /// The payload of a connect IU.
-    ConnectPayload,
+    /// The payload of an IU or link service.
+    Payload,
     /// The host part of an FCVI_NET_ADDRESS.
     HostAddress,
     /// The discriminator of an FCVI_NET_ADDRESS.
     Discriminator,
     /// The reliability bits of FCVI_ATTRIBUTES.
     Reliability,
-    /// The payload of a gap report.
-    MissingRanges,
-    /// The payload of an extended link service.
-    ElsPayload,
     /// The command code of an extended link service.
     ElsCommand,
     /// The FIP version.
@@ -58,8 +54,6 @@ pub enum Field {
     FipOperation,
     /// A FIP descriptor.
     FipDescriptor,
-    /// The payload of a basic link service.
-    BlsPayload,
 }
 
 impl fmt::Display for Field {
@@ -80,18 +74,15 @@ impl fmt::Display for Field {
             Field::DfCtl => "DF_CTL",
             Field::DeviceHeader => "device_header",
             Field::Opcode => "FCVI_OPCODE",
-            Field::ConnectPayload => "connect payload",
+            Field::Payload => "payload",
             Field::HostAddress => "host address",
             Field::Discriminator => "discriminator",
             Field::Reliability => "reliability",
-            Field::MissingRanges => "missing ranges",
-            Field::ElsPayload => "ELS payload",
             Field::ElsCommand => "ELS command",
             Field::FipVersion => "FIP version",
             Field::FipLength => "FIP descriptor list",
             Field::FipOperation => "FIP operation",
             Field::FipDescriptor => "FIP descriptor",
-            Field::BlsPayload => "BLS payload",
         })
     }
 }

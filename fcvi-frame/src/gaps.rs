@@ -77,10 +77,10 @@ impl<'a> MissingRanges<'a> {
     pub fn parse(payload: &'a [u8]) -> Result<Self, ParseError> {
         let (ranges, rest) = payload.as_chunks();
         if ranges.is_empty() || !rest.is_empty() {
-            return Err(ParseError::new(Field::MissingRanges, Reason::TooShort));
+            return Err(ParseError::new(Field::Payload, Reason::TooShort));
         }
         if ranges.len() > MAX_RANGES {
-            return Err(ParseError::new(Field::MissingRanges, Reason::TooLong));
+            return Err(ParseError::new(Field::Payload, Reason::TooLong));
         }
         Ok(Self(ranges))
     }

@@ -2,8 +2,8 @@
 //!
 //! The published material on FC-VI names the fields, the twelve IUs and the kinds
 //! of flags and reasons, but no numbers. The numbers here complete the protocol.
-//! They are in this one table, each with the number of its rule, so that they can
-//! be replaced as a whole; no other module defines such a number.
+//! They are in this table and, of opcodes, in the one of [`iu`](crate::iu), each with the number of
+//! its rule, so that they can be replaced as a whole; no other module defines such a number.
 
 use crate::fc::FCtl;
 use crate::fc::RCtl;
@@ -55,31 +55,6 @@ pub const F_CTL_CONNECT_RESPONSE1: FCtl = FCtl::EXCHANGE_RESPONDER
     .union(FCtl::SEQUENCE_INITIATIVE);
 /// F_CTL of FCVI_CONNECT_RESP2 [P-3].
 pub const F_CTL_CONNECT_RESPONSE2: FCtl = FCtl::END_SEQUENCE.union(FCtl::SEQUENCE_INITIATIVE);
-
-/// FCVI_OPCODE of FCVI_SEND_RQST [P-5].
-pub const OPCODE_SEND_REQUEST: u8 = 0x01;
-/// FCVI_OPCODE of FCVI_SEND_RESP [P-5].
-pub const OPCODE_SEND_RESPONSE: u8 = 0x02;
-/// FCVI_OPCODE of FCVI_WRITE_RQST [P-5].
-pub const OPCODE_WRITE_REQUEST: u8 = 0x03;
-/// FCVI_OPCODE of FCVI_WRITE_RESP [P-5].
-pub const OPCODE_WRITE_RESPONSE: u8 = 0x04;
-/// FCVI_OPCODE of FCVI_READ_RQST [P-5].
-pub const OPCODE_READ_REQUEST: u8 = 0x05;
-/// FCVI_OPCODE of FCVI_READ_RESP [P-5].
-pub const OPCODE_READ_RESPONSE: u8 = 0x06;
-/// FCVI_OPCODE of FCVI_CONNECT_RQST [P-5].
-pub const OPCODE_CONNECT_REQUEST: u8 = 0x11;
-/// FCVI_OPCODE of FCVI_CONNECT_RESP1 [P-5].
-pub const OPCODE_CONNECT_RESPONSE1: u8 = 0x12;
-/// FCVI_OPCODE of FCVI_CONNECT_RESP2 [P-5].
-pub const OPCODE_CONNECT_RESPONSE2: u8 = 0x13;
-/// FCVI_OPCODE of FCVI_CONNECT_RESP3 [P-5].
-pub const OPCODE_CONNECT_RESPONSE3: u8 = 0x14;
-/// FCVI_OPCODE of FCVI_DISCONNECT_RQST [P-5].
-pub const OPCODE_DISCONNECT_REQUEST: u8 = 0x21;
-/// FCVI_OPCODE of FCVI_DISCONNECT_RESP [P-5].
-pub const OPCODE_DISCONNECT_RESPONSE: u8 = 0x22;
 
 /// FCVI_FLAGS bits [P-6]; the bits of one class of IU have no meaning in another.
 pub(crate) mod flag {

@@ -13,7 +13,7 @@ use fcvi_frame::iu::Opcode;
 /// Truncated and extended frames.
 #[test]
 fn frame_of_another_length_is_rejected() {
-    for (name, bytes) in golden_frames() {
+    for (name, bytes) in golden_frames(".") {
         for length in 0..bytes.len() {
             assert!(
                 FrameView::parse(&bytes[..length]).is_err(),
@@ -35,7 +35,7 @@ fn frame_of_another_length_is_rejected() {
 /// ones must return an error or a payload of that length.
 #[test]
 fn frame_of_another_length_with_valid_crc_is_parsed_within_its_length() {
-    for (name, bytes) in golden_frames() {
+    for (name, bytes) in golden_frames(".") {
         let mut resized = bytes.clone();
         resized.resize(2172, 0);
         for frame_bytes in (60..=2172).step_by(4) {
@@ -91,7 +91,7 @@ fn frame_of_another_length_with_valid_crc_is_parsed_within_its_length() {
 /// Every value of the length fields inside the connect payloads.
 #[test]
 fn every_wrong_length_field_is_rejected() {
-    let frames = golden_frames();
+    let frames = golden_frames(".");
     let (_, bytes) = frames
         .iter()
         .find(|(name, _)| *name == "fcvi_connect_rqst")
@@ -111,7 +111,7 @@ fn every_wrong_length_field_is_rejected() {
 /// in an ignored field.
 #[test]
 fn every_flipped_bit_is_detected_or_ignored() {
-    for (name, bytes) in golden_frames() {
+    for (name, bytes) in golden_frames(".") {
         let end = bytes.len();
         for bit in 0..end * 8 {
             let at = bit / 8;

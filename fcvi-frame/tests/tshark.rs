@@ -209,7 +209,7 @@ fn tshark_agrees_with_the_parser() {
     println!("seed {SEED:#x}");
     let mut random = Random(SEED);
     let mut frames = Vec::new();
-    for (_, bytes) in golden_frames() {
+    for (_, bytes) in golden_frames(".") {
         frames.push(with_tag(&bytes));
         frames.push(bytes);
     }
@@ -232,7 +232,7 @@ fn tshark_agrees_with_the_parser() {
 /// Checks that tshark detects errors at all.
 #[test]
 fn tshark_detects_a_wrong_crc() {
-    let frames: Vec<_> = golden_frames()
+    let frames: Vec<_> = golden_frames(".")
         .into_iter()
         .map(|(_, mut bytes)| {
             let last = bytes.len() - 9;

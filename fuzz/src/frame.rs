@@ -1,5 +1,7 @@
 //! FC-VI frames: compares parsing, errors and emitting with a simple reference parser.
 
+use std::sync::LazyLock;
+
 use fcvi_frame::error::{Field, ParseError, Reason};
 use fcvi_frame::fcoe::{Eof, Sof};
 use fcvi_frame::frame::{FrameHeader, FrameView, seal};
@@ -44,8 +46,8 @@ fn repair(bytes: &mut Vec<u8>, variant: u8) {
     if variant & 8 != 0 && whole >= 16 {
         // An IU with consistent fields.
         let fc = ethernet + 14;
-        let at = usize::from(bytes[fc + 28]) % IUS.len();
-        let (opcode, r_ctl, header_bytes) = IUS[at];
+        let (opcode, r_ctl, header_bytes) =
+            SPECIFIED_IUS[usize::from(bytes[fc + 28]) % SPECIFIED_IUS.len()];
         bytes[fc] = r_ctl;
         bytes[fc + 8] = 0x58;
         bytes[fc + 13] = if header_bytes == 16 { 1 } else { 2 };
@@ -57,22 +59,28 @@ fn repair(bytes: &mut Vec<u8>, variant: u8) {
     bytes[trailer..trailer + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Opcode, R_CTL and bytes of the device_header of each IU, from `docs/spec/fcvi-frame.md`.
-const IUS: [(u8, u8, usize); 12] = [
-    (0x01, 0x04, 16),
-    (0x02, 0x07, 16),
-    (0x03, 0x01, 32),
-    (0x04, 0x07, 16),
-    (0x05, 0x06, 32),
-    (0x06, 0x01, 16),
-    (0x11, 0x02, 32),
-    (0x12, 0x03, 32),
-    (0x13, 0x03, 32),
-    (0x14, 0x03, 32),
-    (0x21, 0x02, 32),
-    (0x22, 0x03, 32),
-];
+/// Opcode, R_CTL and bytes of the device_header of each IU: the rows of the table in the specification.
+static SPECIFIED_IUS: LazyLock<Vec<(u8, u8, usize)>> = LazyLock::new(|| {
+    include_str!("../../docs/spec/fcvi-frame.md")
+        .lines()
+        .filter_map(|line| {
+            let [name, opcode, r_ctl, header_bytes, _payload] =
+                line.split(" | ").collect::<Vec<_>>().try_into().ok()?;
+            name.starts_with("| FCVI_").then(|| {
+                (
+                    hex_byte(opcode),
+                    hex_byte(r_ctl),
+                    header_bytes.parse().expect("a length"),
+                )
+            })
+        })
+        .collect()
+});
 
+fn hex_byte(text: &str) -> u8 {
+    let digits = text.strip_prefix("0x").expect("a hexadecimal number");
+    u8::from_str_radix(digits, 16).expect("a byte")
+}
 /// Computes CRC-32 bit by bit, by its definition.
 fn crc(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
@@ -172,7 +180,7 @@ fn read_iu(fc: &[u8], data: &[u8]) -> Result<usize, ParseError> {
     if data.len() < 16 {
         return Err(short);
     }
-    let iu = IUS.iter().find(|(opcode, ..)| *opcode == data[4]);
+    let iu = SPECIFIED_IUS.iter().find(|(opcode, ..)| *opcode == data[4]);
     let &(_, r_ctl, header_bytes) = iu.ok_or(parse_error(Field::Opcode, Reason::Unknown))?;
     if data.len() < header_bytes {
         return Err(short);

@@ -204,7 +204,7 @@ impl<'a> ProcessLogin<'a> {
     /// `ElsCommand` `Mismatch`.
     pub fn parse(command: ElsCommand, payload: &'a [u8]) -> Result<Self, ParseError> {
         const fn wrong(reason: Reason) -> ParseError {
-            ParseError::new(Field::ElsPayload, reason)
+            ParseError::new(Field::Payload, reason)
         }
         if ElsCommand::parse(payload)? != command {
             return Err(ParseError::new(Field::ElsCommand, Reason::Mismatch));

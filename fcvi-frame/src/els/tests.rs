@@ -126,7 +126,7 @@ proptest! {
                 }
                 Err(error) => {
                     prop_assert_eq!(written, 0);
-                    prop_assert_eq!(error, ParseError::new(Field::ElsPayload, Reason::TooShort));
+                    prop_assert_eq!(error, ParseError::new(Field::Payload, Reason::TooShort));
                 }
             }
         }
@@ -201,13 +201,13 @@ fn expected(
     length: usize,
 ) -> Option<ParseError> {
     let (field, reason) = if length < 4 {
-        (Field::ElsPayload, Reason::TooShort)
+        (Field::Payload, Reason::TooShort)
     } else if found != wanted {
         (Field::ElsCommand, Reason::Mismatch)
     } else if length < exact {
-        (Field::ElsPayload, Reason::TooShort)
+        (Field::Payload, Reason::TooShort)
     } else if length > exact {
-        (Field::ElsPayload, Reason::TooLong)
+        (Field::Payload, Reason::TooLong)
     } else {
         return None;
     };

@@ -1,48 +1,35 @@
 //! Golden frames, one per commented hex file.
 
-mod hex;
+use std::fs;
+use std::path::Path;
 
-use hex::from_hex;
-
-macro_rules! golden {
-    ($($name:literal),* $(,)?) => {
-        &[$(($name, include_str!(concat!("../../testdata/", $name, ".hex")))),*]
-    };
+/// Name and bytes of the golden frame in each file of `testdata` or a directory in it, in the order
+/// of names.
+pub(crate) fn golden_frames(directory: &str) -> Vec<(String, Vec<u8>)> {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata"));
+    let mut frames: Vec<_> = fs::read_dir(root.join(directory))
+        .expect("a directory of golden frames")
+        .map(|entry| entry.expect("a golden frame").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "hex"))
+        .map(|path| {
+            let name = path.file_stem().expect("a file name").to_string_lossy();
+            let text = fs::read_to_string(&path).expect("a text file");
+            (name.to_string(), from_hex(&name, &text))
+        })
+        .collect();
+    frames.sort();
+    assert!(!frames.is_empty(), "no golden frames in {directory:?}");
+    frames
 }
 
-/// Name and text of every file in `testdata`.
-const FILES: &[(&str, &str)] = golden![
-    "crc_vector",
-    "fcvi_connect_resp1",
-    "fcvi_connect_resp2",
-    "fcvi_connect_resp3",
-    "fcvi_connect_rqst",
-    "fcvi_disconnect_resp",
-    "fcvi_disconnect_rqst",
-    "fcvi_read_resp",
-    "fcvi_read_rqst",
-    "fcvi_send_resp",
-    "fcvi_send_resp_gaps",
-    "fcvi_send_rqst",
-    "fcvi_send_rqst_further",
-    "fcvi_write_resp",
-    "fcvi_write_rqst",
-    "linux_adisc",
-    "linux_adisc_acc",
-    "linux_fcp_data_first",
-    "linux_fcp_data_last",
-    "linux_plogi",
-    "linux_plogi_acc",
-    "linux_prli",
-    "linux_prli_acc",
-    "linux_rtv",
-    "linux_rtv_acc",
-];
-
-/// Name and bytes of every golden frame.
-pub(crate) fn golden_frames() -> Vec<(&'static str, Vec<u8>)> {
-    FILES
-        .iter()
-        .map(|(name, text)| (*name, from_hex(name, text)))
+/// Parses pairs of hexadecimal digits; `#` begins a comment.
+fn from_hex(name: &str, text: &str) -> Vec<u8> {
+    text.lines()
+        .flat_map(|line| line.split('#').take(1))
+        .flat_map(str::split_ascii_whitespace)
+        .map(|pair| match (pair.len(), u8::from_str_radix(pair, 16)) {
+            (2, Ok(byte)) => byte,
+            _ => panic!("{name}.hex: {pair:?} is not a byte"),
+        })
         .collect()
 }

@@ -7,7 +7,7 @@ use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::{FcType, NPortId};
 use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::{FrameView, IuView};
-use fcvi_frame::iu::Opcode;
+use fcvi_frame::iu::{IuClass, Opcode};
 use vi_types::{Pumped, ViParams, ViState};
 
 use vi_types::ViIndex;
@@ -227,10 +227,7 @@ impl Engine {
         }
         match frame.fc.fc_type {
             FcType::Vi => match frame.iu() {
-                Ok(iu) if is_message(iu.header.opcode) => {
-                    self.handle_message(now_ns, &frame, &iu, io);
-                }
-                Ok(iu) => self.handle_connection_iu(now_ns, &frame, &iu, io),
+                Ok(iu) => self.handle_iu(now_ns, &frame, &iu, io),
                 Err(_) => self.port.counters.count(Counter::DropBadIu),
             },
             FcType::Els => {
@@ -239,6 +236,35 @@ impl Engine {
                 }
             }
             _ => self.port.counters.count(Counter::DropUnknownType),
+        }
+    }
+
+    /// Passes an IU to the function for its opcode.
+    #[inline(always)]
+    fn handle_iu<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        io: &mut I,
+    ) {
+        let opcode = iu.header.opcode;
+        if opcode.class() == IuClass::Connection && !self.accepts_connection_iu(frame, opcode) {
+            return;
+        }
+        match opcode {
+            Opcode::SendRequest
+            | Opcode::SendResponse
+            | Opcode::WriteRequest
+            | Opcode::WriteResponse
+            | Opcode::ReadRequest
+            | Opcode::ReadResponse => self.handle_message(now_ns, frame, iu, io),
+            Opcode::ConnectRequest => self.handle_connect_request(now_ns, frame, iu, io),
+            Opcode::ConnectResponse1 => self.handle_response1(now_ns, frame, iu, io),
+            Opcode::ConnectResponse2 => self.handle_response2(now_ns, frame, iu, io),
+            Opcode::ConnectResponse3 => self.handle_response3(now_ns, frame, iu, io),
+            Opcode::DisconnectRequest => self.handle_disconnect_request(now_ns, frame, iu, io),
+            Opcode::DisconnectResponse => self.port.handle_disconnect_response(now_ns, frame, iu),
         }
     }
 
@@ -274,35 +300,13 @@ impl Engine {
         }
     }
 
-    /// Checks a received connection IU and passes it to its procedure.
-    fn handle_connection_iu<I: EngineIo>(
-        &mut self,
-        now_ns: u64,
-        frame: &FrameView<'_>,
-        iu: &IuView<'_>,
-        io: &mut I,
-    ) {
-        if !is_whole_iu(frame, iu.header.opcode) {
+    /// Checks a received connection IU: its frame, and that its sender may connect.
+    fn accepts_connection_iu(&mut self, frame: &FrameView<'_>, opcode: Opcode) -> bool {
+        if !is_whole_iu(frame, opcode) {
             self.port.counters.count(Counter::DropBadIu);
-            return;
+            return false;
         }
-        if !self.port.may_connect(frame.fc.s_id) {
-            return;
-        }
-        match iu.header.opcode {
-            Opcode::ConnectRequest => self.handle_connect_request(now_ns, frame, iu, io),
-            Opcode::ConnectResponse1 => self.handle_response1(now_ns, frame, iu, io),
-            Opcode::ConnectResponse2 => self.handle_response2(now_ns, frame, iu, io),
-            Opcode::ConnectResponse3 => self.handle_response3(now_ns, frame, iu, io),
-            Opcode::DisconnectRequest => self.handle_disconnect_request(now_ns, frame, iu, io),
-            Opcode::DisconnectResponse => self.port.handle_disconnect_response(now_ns, frame, iu),
-            Opcode::SendRequest
-            | Opcode::SendResponse
-            | Opcode::WriteRequest
-            | Opcode::WriteResponse
-            | Opcode::ReadRequest
-            | Opcode::ReadResponse => self.port.counters.count(Counter::DropUnsupportedIu),
-        }
+        self.port.may_connect(frame.fc.s_id)
     }
 
     /// Records the RDMA write that a frame with a bad CRC names: if it is then incomplete, the error
@@ -325,24 +329,5 @@ impl Engine {
         {
             ep.rx.damaged_write = Some(iu.header.msg_id);
         }
-    }
-}
-
-/// Reports whether this is an IU of messages, not of connections.
-#[inline(always)]
-fn is_message(opcode: Opcode) -> bool {
-    match opcode {
-        Opcode::SendRequest
-        | Opcode::SendResponse
-        | Opcode::WriteRequest
-        | Opcode::WriteResponse
-        | Opcode::ReadRequest
-        | Opcode::ReadResponse => true,
-        Opcode::ConnectRequest
-        | Opcode::ConnectResponse1
-        | Opcode::ConnectResponse2
-        | Opcode::ConnectResponse3
-        | Opcode::DisconnectRequest
-        | Opcode::DisconnectResponse => false,
     }
 }
