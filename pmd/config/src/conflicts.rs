@@ -32,7 +32,7 @@ type Networks = (fn(&Network) -> bool, &'static str);
 const WITH_FRAMES: Networks = (has_frames, "NICs with FC-VI frames, not with [nic.vi_tcp]");
 const ON_WIRE: Networks = (
     Network::is_on_wire,
-    "NICs on a wire: [nic.af_packet], [nic.af_xdp] or [nic.dpdk]",
+    "NICs on a wire, not with [nic.shm] or [nic.vi_tcp]",
 );
 
 /// Tables beside the network of a NIC, and the networks that have them.

@@ -119,9 +119,8 @@ pub(crate) fn moved_keys() -> Vec<(String, String)> {
         ),
         ("transport = \"fc-vi\"".to_owned(), String::new()),
     ];
-    for network in Network::TABLES.iter().filter(|key| key.name != "vi_tcp") {
-        let header = network.header().unwrap_or_default();
-        rows.push((format!("port = \"{}\"", network.name), header.to_owned()));
+    for port in ["shm", "af_packet", "af_xdp", "dpdk"] {
+        rows.push((format!("port = \"{port}\""), format!("[nic.{port}]")));
     }
     for mode in crate::progress::Progress::TABLES {
         let header = mode.header().unwrap_or_default();

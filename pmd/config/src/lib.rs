@@ -34,7 +34,7 @@ pub use address::{OwnHost, host_address, ip_address};
 pub use addressing::{Addressing, Discovery, NeighbourConfig, Static, parse_range};
 pub use conflicts::UserDatabase;
 pub use error::ConfigError;
-pub use network::{AfPacket, AfXdp, CopyMode, Dpdk, Network, Shm, TlsConfig, ViTcp};
+pub use network::*;
 pub use nic::{FaultConfig, FcVi, Limits, NicConfig, Protection};
 pub use process::{Idle, Principal, ProcessConfig};
 pub use progress::{Inline, MAX_COALESCE_FRAMES, Pinned, Progress};

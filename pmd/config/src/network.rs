@@ -262,6 +262,29 @@ impl Network {
         (!name.is_empty()).then_some(name)
     }
 
+    /// Returns its name, and where it is, for status output.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        match self {
+            Self::Shm(shm) => format!("{}, segment {:?}", self.name(), shm.segment),
+            Self::AfPacket(_) | Self::AfXdp(_) | Self::Dpdk(_) => {
+                let wire = self.wire_name().unwrap_or_default();
+                format!("{} on {wire}", self.name())
+            }
+            Self::ViTcp(tcp) if tcp.tls.is_some() => "VI/TCP with TLS".into(),
+            Self::ViTcp(_) => "VI/TCP".into(),
+        }
+    }
+
+    /// Returns the default of R_A_TOV in milliseconds: shared memory delivers no frame late.
+    #[must_use]
+    pub fn default_r_a_tov_ms(&self) -> u64 {
+        match self {
+            Self::Shm(_) => 1000,
+            Self::AfPacket(_) | Self::AfXdp(_) | Self::Dpdk(_) | Self::ViTcp(_) => 10_000,
+        }
+    }
+
     /// Returns the capacity of a receive ring on a wire, in frames.
     #[must_use]
     pub fn rx_frames(&self) -> Option<u32> {

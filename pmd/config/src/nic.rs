@@ -215,10 +215,9 @@ impl NicConfig {
     /// Returns R_A_TOV in milliseconds.
     #[must_use]
     pub fn r_a_tov_ms(&self) -> u64 {
-        self.fc_vi.r_a_tov_ms.unwrap_or(match self.network {
-            Network::Shm(_) => 1000,
-            _ => 10_000,
-        })
+        self.fc_vi
+            .r_a_tov_ms
+            .unwrap_or(self.network.default_r_a_tov_ms())
     }
 
     /// Returns the timeout for a silent port after another one responded NO_MATCH, in milliseconds.

@@ -5,8 +5,8 @@ use std::net::{IpAddr, TcpListener};
 use std::path::Path;
 
 use pmd::config::{
-    Addressing, Config, Idle, Network, NicConfig, Pinned, Principal, ProcessConfig, Progress,
-    read_to_serve, socket_of,
+    Addressing, Config, Idle, NicConfig, Pinned, Principal, ProcessConfig, Progress, read_to_serve,
+    socket_of,
 };
 
 use crate::Error;
@@ -67,26 +67,20 @@ fn host_errors(config: &Config) -> Vec<String> {
 }
 
 fn describe_nic(nic: &NicConfig) -> String {
-    let (port, host) = (nic.network.name(), nic.host_address());
-    match &nic.network {
-        Network::ViTcp(tcp) => {
-            let (host, port) = (nic.own_host(), tcp.port);
-            let tls = if tcp.tls.is_some() { " with TLS" } else { "" };
-            return match host.ip() {
-                IpAddr::V4(_) => format!("VI/TCP{tls} at {host}:{port}"),
-                IpAddr::V6(_) => format!("VI/TCP{tls} at [{host}]:{port}"),
-            };
-        }
-        Network::Shm(shm) => return format!("{port}, segment {:?}, host {host}", shm.segment),
-        _ => {}
+    let network = nic.network.summary();
+    if let Some(tcp) = nic.network.vi_tcp() {
+        let (host, port) = (nic.own_host(), tcp.port);
+        return match host.ip() {
+            IpAddr::V4(_) => format!("{network} at {host}:{port}"),
+            IpAddr::V6(_) => format!("{network} at [{host}]:{port}"),
+        };
     }
-    let wire = nic.network.wire_name().unwrap_or_default();
+    let port = format!("{network}, host {}", nic.host_address());
     match &nic.addressing {
-        Addressing::Discovery(_) => {
-            format!("{port} on {wire}, host {host}, neighbours are discovered")
-        }
+        _ if !nic.network.is_on_wire() => port,
+        Addressing::Discovery(_) => format!("{port}, neighbours are discovered"),
         Addressing::Static(ids) => format!(
-            "{port} on {wire}, host {host}, N_Port_IDs {}, neighbours are configured: {}",
+            "{port}, N_Port_IDs {}, neighbours are configured: {}",
             ids.n_port_ids,
             ids.neighbour.len()
         ),

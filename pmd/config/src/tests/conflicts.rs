@@ -42,7 +42,7 @@ const CONFLICTS: &[(&str, usize, &str)] = &[
     (
         "[[nic]]\nname = \"a\"",
         1,
-        "requires one of the tables [nic.shm], [nic.af_packet], [nic.af_xdp], [nic.dpdk] or [nic.vi_tcp]",
+        "requires one of the tables [nic.shm], ",
     ),
     (
         "WIRE\nshm.segment = \"s\"",
@@ -57,7 +57,7 @@ const CONFLICTS: &[(&str, usize, &str)] = &[
     (
         "SHM\ndiscovery.beacon_ms = 10",
         3,
-        "discovery: valid only for NICs on a wire: [nic.af_packet], [nic.af_xdp] or [nic.dpdk]: remove one",
+        "discovery: valid only for NICs on a wire, not with [nic.shm] or [nic.vi_tcp]: remove one",
     ),
     (
         "SHM\nstatic.n_port_ids = \"00.01.01\"",

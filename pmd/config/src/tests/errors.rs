@@ -2,7 +2,7 @@
 
 use super::super::*;
 use crate::keys::tables;
-use crate::table::{Form, Table};
+use crate::table::{Choice as _, Form, Table, headers};
 
 /// An invalid file: its text, the line of the error, and parts of the error text.
 struct Case {
@@ -356,11 +356,14 @@ fn all_errors_of_a_file_are_reported_in_line_order() {
     let text = "[[nic]]\nlimits.max_vi = 0\nshm.segment = 7\nport = \"shmem\"\n[[nic]]\nname = \"fast\"\nsh = 1\n\
                 limits.max_cq = \"x\"\n[process]\nidle = 1\nusers = 3\n[process.quota]\nrate_share = 0\n";
     let error = Config::parse(text).unwrap_err();
+    let unknown_port = format!(
+        "line 4: nic \"VINIC0\": port = \"shmem\": as in version 0.1: write one of the tables {}",
+        headers(Network::TABLES)
+    );
     let expected = [
         "line 2: nic \"VINIC0\": limits: max_vi = 0: must be 1 to 4096",
         "line 3: nic \"VINIC0\": shm: segment = 7: must be 1 to 64 letters, digits, '.', '_' or '-', in quotes",
-        "line 4: nic \"VINIC0\": port = \"shmem\": as in version 0.1: write one of the tables [nic.shm], \
-         [nic.af_packet], [nic.af_xdp], [nic.dpdk] or [nic.vi_tcp]",
+        &unknown_port,
         "line 7: nic \"fast\": unknown key `sh` in [[nic]]; did you mean `shm`?",
         "line 8: nic \"fast\": limits: max_cq = \"x\": must be a number, 1 to 65536",
         "line 10: process: idle = 1: must be \"spin\" or \"hybrid\"",
