@@ -12,21 +12,7 @@
 //!
 //! Handles are checked: calls with a stale or invalid handle return `VIP_INVALID_PARAMETER`.
 //!
-//! | module | calls |
-//! | --- | --- |
-//! | `attributes` | VipSetViAttributes VipSetMemAttributes |
-//! | `management` | VipQuerySystemManagementInfo |
-//! | `nic` | VipOpenNic VipCloseNic VipQueryNic VipErrorCallback |
-//! | `vi` | VipCreateVi VipDestroyVi VipQueryVi VipCreateCQ VipDestroyCQ VipResizeCQ |
-//! | `queue` | VipPostSend VipPostRecv, the Done and Wait calls, VipCQDone VipCQWait |
-//! | `notify` | VipSendNotify VipRecvNotify VipCQNotify |
-//! | `connect` | VipConnectWait VipConnectAccept VipConnectReject VipConnectRequest VipDisconnect |
-//! | `peer` | VipConnectPeerRequest VipConnectPeerDone VipConnectPeerWait |
-//! | `memory` | VipCreatePtag VipDestroyPtag VipRegisterMem VipDeregisterMem VipQueryMem |
-//! | `name_service` | VipNSInit VipNSGetHostByName VipNSGetHostByAddr VipNSShutdown |
-//! | `connection_options` | viaduct_get_connection_options viaduct_set_connection_options viaduct_get_negotiated_options viaduct_get_request_security, declared in `viaduct.h` |
-//! | `users` | viaduct_get_request_user viaduct_get_peer_user, declared in `viaduct.h` |
-//! | `shared_memory` | viaduct_alloc viaduct_free, declared in `viaduct.h` |
+//! Each module has the calls on one kind of object; `viaduct.h` declares those whose names begin with `viaduct_`.
 
 /// An allocator with a reserve for small allocations: when memory is exhausted, calls return errors.
 #[global_allocator]
@@ -51,30 +37,17 @@ mod types;
 mod users;
 mod vi;
 
-pub use attributes::{VipSetMemAttributes, VipSetViAttributes};
-pub use connect::{
-    VipConnectAccept, VipConnectReject, VipConnectRequest, VipConnectWait, VipDisconnect,
-};
-pub use connection_options::{
-    ViaductConnectionOptions, ViaductNegotiatedOptions, viaduct_get_agreement, viaduct_get_choices,
-    viaduct_get_connection_options, viaduct_get_negotiated_options, viaduct_get_request_security,
-    viaduct_set_choices, viaduct_set_connection_options,
-};
-pub use management::VipQuerySystemManagementInfo;
-pub use memory::{VipCreatePtag, VipDeregisterMem, VipDestroyPtag, VipQueryMem, VipRegisterMem};
-pub use name_service::{VipNSGetHostByAddr, VipNSGetHostByName, VipNSInit, VipNSShutdown};
-pub use nic::{VipCloseNic, VipErrorCallback, VipOpenNic, VipQueryNic};
-pub use notify::{VipCQNotify, VipRecvNotify, VipSendNotify};
-pub use peer::{VipConnectPeerDone, VipConnectPeerRequest, VipConnectPeerWait};
-pub use queue::{
-    VipCQDone, VipCQWait, VipPostRecv, VipPostSend, VipRecvDone, VipRecvWait, VipSendDone,
-    VipSendWait,
-};
-pub use shared_memory::{viaduct_alloc, viaduct_free};
-pub use types::{
-    CqHandlerFn, ErrorHandlerFn, QueueHandlerFn, RawHandle, VipAutodiscoveryList, VipBoolean,
-    VipErrorDescriptor, VipMemAttributes, VipNetAddress, VipNicAttributes, VipReturn, VipUlong,
-    VipViAttributes,
-};
-pub use users::{viaduct_get_peer_user, viaduct_get_request_user};
-pub use vi::{VipCreateCQ, VipCreateVi, VipDestroyCQ, VipDestroyVi, VipQueryVi, VipResizeCQ};
+pub use attributes::*;
+pub use connect::*;
+pub use connection_options::*;
+pub use management::*;
+pub use memory::*;
+pub use name_service::*;
+pub use nic::*;
+pub use notify::*;
+pub use peer::*;
+pub use queue::*;
+pub use shared_memory::*;
+pub use types::*;
+pub use users::*;
+pub use vi::*;
