@@ -57,7 +57,7 @@ impl KillTest<'_> {
             self.slowest = self.slowest.max(start.elapsed());
         }
         // The kill is at a random time, also in the middle of a burst.
-        let killer = std::thread::spawn(move || drop(victim));
+        let killer = thread::spawn(move || drop(victim));
         let bytes = frame(LEFT, RIGHT, &[FCOE, 2], 512);
         while !killer.is_finished() {
             try_send(other, &bytes);

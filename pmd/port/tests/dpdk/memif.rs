@@ -26,7 +26,7 @@ fn survive_killed_peers(test: &str, number: u32, ours: &str, theirs: &str) {
             (seen > 1000).then_some(())
         });
         // The kill is at a random time, also in the middle of a burst.
-        let killer = std::thread::spawn(move || drop(victim));
+        let killer = thread::spawn(move || drop(victim));
         while !killer.is_finished() {
             try_send(&mut port, &bytes);
             receive_some(&mut port);
