@@ -10,8 +10,13 @@ pub(crate) fn golden_frames(directory: &str) -> Vec<(String, Vec<u8>)> {
     let mut frames: Vec<_> = fs::read_dir(root.join(directory))
         .expect("a directory of golden frames")
         .map(|entry| entry.expect("a golden frame").path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "hex"))
+        .filter(|path| path.is_file())
         .map(|path| {
+            let extension = path.extension();
+            assert!(
+                extension.is_some_and(|extension| extension == "hex"),
+                "{path:?}"
+            );
             let name = path.file_stem().expect("a file name").to_string_lossy();
             let text = fs::read_to_string(&path).expect("a text file");
             (name.to_string(), from_hex(&name, &text))

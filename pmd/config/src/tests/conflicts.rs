@@ -4,6 +4,7 @@ use super::super::*;
 use std::io;
 
 use super::errors::only_error;
+use crate::table::{Choice as _, headers};
 
 /// Replaces `WIRE` in a row: a NIC on Ethernet, three lines.
 const WIRE: &str = "[[nic]]\naf_packet.interface = \"a\"\nhost = \"192.0.2.1\"";
@@ -37,12 +38,12 @@ fn expand(row: &str) -> String {
     nics.into_iter().fold(row.to_owned(), replace)
 }
 
-/// A text with one error, its line, and part of the error text.
+/// A text with one error, its line, and part of the error text, in which `NETWORKS` is the list of their tables.
 const CONFLICTS: &[(&str, usize, &str)] = &[
     (
         "[[nic]]\nname = \"a\"",
         1,
-        "requires one of the tables [nic.shm], ",
+        "requires one of the tables NETWORKS",
     ),
     (
         "WIRE\nshm.segment = \"s\"",
@@ -341,7 +342,8 @@ fn conflicting_keys_are_reported() {
             message.starts_with(&format!("line {line}: ")),
             "{text}\n{message}"
         );
-        assert!(message.contains(words), "{text}\n{message}");
+        let words = words.replace("NETWORKS", &headers(Network::TABLES));
+        assert!(message.contains(&words), "{text}\n{message}");
     }
 }
 
