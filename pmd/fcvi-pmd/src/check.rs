@@ -76,8 +76,10 @@ fn describe_nic(nic: &NicConfig) -> String {
         };
     }
     let port = format!("{network}, host {}", nic.host_address());
+    if !nic.network.is_on_wire() {
+        return port;
+    }
     match &nic.addressing {
-        _ if !nic.network.is_on_wire() => port,
         Addressing::Discovery(_) => format!("{port}, neighbours are discovered"),
         Addressing::Static(ids) => format!(
             "{port}, N_Port_IDs {}, neighbours are configured: {}",
