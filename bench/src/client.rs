@@ -163,7 +163,6 @@ impl<'a> ClientSession<'a> {
         }
         for test in tests {
             let mut result = TestResult::new(test, self.carrier().to_owned());
-            result.connections = self.options.active;
             let mut outcome = self.measure(test, &mut result);
             if outcome.is_ok() || result.rounds > 0 {
                 let printed = output::line(format_args!("{}", report::table_row(&result)));
@@ -181,7 +180,7 @@ impl<'a> ClientSession<'a> {
     }
 
     fn measure(&mut self, test: &Test, result: &mut TestResult) -> Result<()> {
-        let mut workload = self.open(test)?;
+        let mut workload = self.open(test, result)?;
         let mut stack = Totals::new()?;
         let mut control = Totals::new()?;
         let mut control_name = None;
@@ -289,12 +288,16 @@ impl<'a> ClientSession<'a> {
         Ok(())
     }
 
-    /// Creates and connects the client's end of a test, with all its connections.
-    fn open(&mut self, test: &Test) -> Result<Workload<Client>> {
+    /// Creates and connects the client's end of a test, with all its connections unless it is interrupted.
+    fn open(&mut self, test: &Test, result: &mut TestResult) -> Result<Workload<Client>> {
         let mut workload = self.connected(test, false)?;
         for _ in 1..self.options.active {
+            if self.stop.is_set() {
+                break;
+            }
             let another = self.connected(test, true)?;
             workload.merge(another)?;
+            result.connections += 1;
         }
         Ok(workload)
     }

@@ -31,8 +31,10 @@ pub enum Error {
     },
     /// Writing results to standard output failed.
     Output(std::io::Error),
-    /// The connection was closed or lost, or the run was interrupted.
+    /// The connection was closed or lost.
     Broken(String),
+    /// A signal ended the run before the peer was found.
+    Interrupted,
     /// The measured value exceeds the requested limit.
     Goal(String),
 }
@@ -80,6 +82,7 @@ impl fmt::Display for Error {
             Self::Io { what, source } => write!(f, "{what}: {source}"),
             Self::Output(error) => write!(f, "standard output: {error}"),
             Self::Broken(text) => write!(f, "connection broken: {text}"),
+            Self::Interrupted => f.write_str("interrupted"),
         }
     }
 }
@@ -89,9 +92,12 @@ impl std::error::Error for Error {
         match self {
             Self::Io { source, .. } | Self::Output(source) => Some(source),
             Self::Call { error, .. } => Some(error),
-            Self::Peer(_) | Self::Port(_) | Self::Usage(_) | Self::Broken(_) | Self::Goal(_) => {
-                None
-            }
+            Self::Peer(_)
+            | Self::Port(_)
+            | Self::Usage(_)
+            | Self::Broken(_)
+            | Self::Interrupted
+            | Self::Goal(_) => None,
         }
     }
 }

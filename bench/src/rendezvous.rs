@@ -59,24 +59,22 @@ impl<'a> Rendezvous<'a> {
         Ok((self.nic.local(local), remote))
     }
 
-    /// Connects an endpoint to the server's endpoint for `purpose`.
+    /// Connects an endpoint to the server's endpoint for `purpose`, where the server is about to listen. It is not
+    /// interrupted: the server waits for the connection.
     pub(crate) fn connect(&self, endpoint: &Endpoint, purpose: Purpose) -> Result<()> {
         let (local, remote) = self.addresses(purpose)?;
-        channel::connect(endpoint, &local, &remote, || self.check_not_stopped())
-    }
-
-    /// Returns [`Error::Broken`] if the stop flag is set.
-    pub(crate) fn check_not_stopped(&self) -> Result<()> {
-        if self.stop.is_set() {
-            return Err(Error::Broken("interrupted".into()));
-        }
-        Ok(())
+        channel::connect(endpoint, &local, &remote, || Ok(()))
     }
 
     /// Connects the control channel and checks the protocol version.
     pub(crate) fn channel(&self) -> Result<Channel> {
         let mut channel = Channel::for_client(self.nic)?;
-        self.connect(channel.endpoint(), Purpose::Control)?;
+        let (local, remote) = self.addresses(Purpose::Control)?;
+        let check_not_stopped = || match self.stop.is_set() {
+            true => Err(Error::Interrupted),
+            false => Ok(()),
+        };
+        channel::connect(channel.endpoint(), &local, &remote, check_not_stopped)?;
         channel.command(&Message::Hello { version: VERSION })?;
         Ok(channel)
     }

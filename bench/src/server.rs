@@ -136,7 +136,7 @@ impl<'a> ServerSession<'a> {
             }
             match self.handle(message, &mut channel) {
                 Ok(()) => {}
-                Err(error @ Error::Broken(_)) => return Err(error),
+                Err(error @ (Error::Broken(_) | Error::Interrupted)) => return Err(error),
                 Err(error) if channel.has_pending_request() => {
                     channel.respond(&Message::Refused(shorten(&error.to_string())))?;
                 }
@@ -147,7 +147,7 @@ impl<'a> ServerSession<'a> {
 
     fn check_not_stopped(&self) -> Result<()> {
         if self.stop.is_set() {
-            return Err(Error::Broken("interrupted".into()));
+            return Err(Error::Interrupted);
         }
         Ok(())
     }

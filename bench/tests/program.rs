@@ -532,6 +532,14 @@ fn interrupted_latency_run_writes_results() {
 }
 
 #[test]
+fn run_that_is_interrupted_while_it_connects_writes_results() {
+    let arguments = ["rate", "--active", "1000", "--seconds", "600"];
+    let (_, results) = interrupt_run("connecting-interrupt", &arguments, "benchmark");
+    let connections = results[0]["connections"].as_u64().unwrap();
+    assert!(connections < 1000, "{results}");
+}
+
+#[test]
 fn cores_are_printed_and_connect_accepts_one_core() {
     let hosts = ["127.0.0.6", "127.0.0.7"];
     let [client, server] = hosts.map(|host| vi_tcp(host, host));

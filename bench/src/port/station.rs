@@ -163,7 +163,7 @@ impl Station {
         let mut found = named.filter(|_| !discovers_stations);
         while found.is_none() && start.elapsed() < JOIN_TIMEOUT {
             if stop.is_set() {
-                return Err(Error::Broken("interrupted".into()));
+                return Err(Error::Interrupted);
             }
             self.port.upkeep();
             self.port.events(&mut events);
