@@ -115,7 +115,8 @@ impl Run<'_> {
                 count,
                 host: self.addresses.0.host.0,
             };
-            if count > 0 {
+            // An interrupted run begins no round: the server's request to a peer would time out.
+            if count > 0 && !self.stop.is_set() {
                 self.round(&round, &mut step_result)?;
             }
         }
