@@ -11,7 +11,10 @@ use common::forked::in_forked_child;
 use common::scripted_peer::{
     ConnectionSetup, END, FLOW_CONTROL, NOP, READ_REQUEST, SEND, connect_with, errors_of,
 };
-use common::{Endpoint, LEVELS, TIMEOUT, counter, inline_keys, pattern, segment, tcp_keys};
+use common::{
+    Endpoint, LEVELS, TIMEOUT, counter, inline_keys, pattern, post_until_tcp_is_full, segment,
+    tcp_keys,
+};
 use pmd::config::{Network, NicConfig};
 use vi_types::status;
 use vipl::{
@@ -24,24 +27,14 @@ const LONG_BYTES: usize = 60_000;
 /// Posts sends of [`LONG_BYTES`], one after the other, until TCP accepts only a part of one; returns the number of
 /// sends.
 fn fill(local: &Endpoint) -> usize {
-    let of_nic = |name| counter(local.nic.handle(), name);
-    let calls = || of_nic("tx_calls");
-    let no_room = || of_nic("tx_no_room_in_tcp");
-    let first = of_nic("tx_messages");
-    let sent = || (of_nic("tx_messages") - first) as usize;
-    for posted in 1.. {
-        let (calls_before, full_before) = (calls(), no_room());
-        local.post_message(&pattern(posted, LONG_BYTES));
-        // The poll thread of the NIC may be the one that sends it.
-        while no_room() == full_before && sent() < posted {
-            thread::yield_now();
-        }
-        if no_room() > full_before {
-            assert!(calls() > calls_before, "TCP accepted no byte of it");
-            return posted;
-        }
-    }
-    unreachable!("the TCP send buffer never fills up")
+    let calls = || counter(local.nic.handle(), "tx_calls");
+    let mut calls_before = 0;
+    let sends = post_until_tcp_is_full(local.nic.handle(), |send| {
+        calls_before = calls();
+        local.post_message(&pattern(send + 1, LONG_BYTES));
+    });
+    assert!(calls() > calls_before, "TCP accepted no byte of the last");
+    sends
 }
 
 /// The remainder of a partially sent segment has the old acknowledgement; the new one follows it.

@@ -385,6 +385,23 @@ pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Calls `post`, which posts the message of this number, until the TCP send buffer is full; returns the number of messages.
+pub(crate) fn post_until_tcp_is_full(nic: NicHandle, mut post: impl FnMut(usize)) -> usize {
+    let sent = || counter(nic, "tx_messages");
+    let full = || counter(nic, "tx_no_room_in_tcp");
+    let (first, before) = (sent(), full());
+    let mut posted = 0;
+    while full() == before {
+        post(posted);
+        posted += 1;
+        // The poll thread of the NIC may be the one that sends it.
+        wait_until("a message is sent", || {
+            full() != before || sent() - first >= posted as u64
+        });
+    }
+    posted
+}
+
 /// Reads a counter of a NIC.
 pub(crate) fn counter(nic: NicHandle, name: &str) -> u64 {
     let counters = vipl::provider::counters(nic).unwrap();

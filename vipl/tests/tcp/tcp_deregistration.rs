@@ -10,7 +10,9 @@ use crate::common::scripted_peer::{
     READ_RESPONSE, ReceivedSegment, SEND, ScriptedPeer, TRANSMIT_ERROR, WRITE, expect_connected,
     expect_connection_lost, expected_reports, rdma,
 };
-use crate::common::{Endpoint, LEVELS, READ_WRITE, RELIABLE, WAIT, counter, wait_until};
+use crate::common::{
+    Endpoint, LEVELS, READ_WRITE, RELIABLE, WAIT, counter, post_until_tcp_is_full, wait_until,
+};
 use vi_core::descriptor::{ControlSegment, control};
 use vi_types::status;
 use vipl::{
@@ -175,20 +177,13 @@ enum Cut {
 fn interrupt(level: ReliabilityLevel, bytes: usize) -> (Owner, ScriptedPeer, usize) {
     loop {
         let (owner, peer) = Owner::new(level, bytes);
-        let messages = || owner.counter("tx_messages");
-        let full = || owner.counter("tx_no_room_in_tcp");
-        let (first, before) = (messages(), full());
-        let sent = || (messages() - first) as usize;
-        let mut posted = 0;
-        while full() == before {
-            owner.post_send(posted, control::OP_SEND_RECV, bytes);
-            posted += 1;
-            // The poll thread of the NIC may be the one that sends it.
-            wait_until("it is sent", || full() != before || sent() >= posted);
-        }
+        let before = owner.counter("tx_messages");
+        let posted = post_until_tcp_is_full(owner.end.nic.handle(), |message| {
+            owner.post_send(message, control::OP_SEND_RECV, bytes);
+        });
         owner.deregister_data();
         // TCP may have accepted the last one meanwhile.
-        if sent() < posted {
+        if owner.counter("tx_messages") - before < posted as u64 {
             return (owner, peer, posted);
         }
     }

@@ -7,8 +7,8 @@ use std::thread;
 
 use crate::common::tls::{Files, nic, valid, vitcp_port};
 use crate::common::{
-    Endpoint, LEVELS, READ_WRITE, WAIT, connect, counter, deliver, open_as, pattern, tcp_keys,
-    unique_discriminator,
+    Endpoint, LEVELS, READ_WRITE, WAIT, connect, counter, deliver, open_as, pattern,
+    post_until_tcp_is_full, tcp_keys, unique_discriminator,
 };
 use pmd::config::TlsConfig;
 use vipl::{ErrorCode, ReliabilityLevel, ViBuilder};
@@ -178,17 +178,10 @@ fn large(message: usize) -> Vec<u8> {
 
 /// Posts [`large`] messages, and receives for them, until the TCP send buffer is full; returns the number.
 fn fill(client: &Endpoint, server: &Endpoint) -> usize {
-    const LIMIT: usize = 1000;
-    let no_room = || counter(client.nic.handle(), "tx_no_room_in_tcp");
-    let before = no_room();
-    let mut posted = 0;
-    while no_room() == before {
-        assert!(posted < LIMIT, "the TCP send buffer never fills up");
+    post_until_tcp_is_full(client.nic.handle(), |message| {
         server.post_receives(1, 65_000);
-        client.post_message(&large(posted));
-        posted += 1;
-    }
-    posted
+        client.post_message(&large(message));
+    })
 }
 
 /// Encrypted data waits until the TCP send buffer has space, also if nothing is posted after it.
