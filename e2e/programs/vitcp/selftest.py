@@ -77,9 +77,10 @@ class Programs(unittest.TestCase):
         self.pair(both + ["recv:3", "post:2", "recv:2"], both + ["sends:5:9"])
 
     def test_send_without_credit_times_out(self):
-        both = ["--flow-control", "--posted", "3", "--timeout", "0.5"]
-        server = Server(*both, "wait-close:5")
-        code, output = client(server, *both, "sends:4:9")
+        both = ["--flow-control", "--posted", "3"]
+        server = Server(*both, "wait-close:10")
+        # Only the client's: the server's also limits the time until the client has started.
+        code, output = client(server, *both, "--timeout", "3", "sends:4:9")
         self.assertEqual(code, 1)
         self.assertIn("for a credit", output)
         server.end()
