@@ -10,7 +10,7 @@ use vi_core::memory::backing::Owner;
 use vi_core::reserve;
 use vi_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use vi_core::sys;
-use vi_types::{CallError, HostAddress, Limit, Outcome, PtagHandle, ResourceError, ViAttributes};
+use vi_types::{CallError, HostAddress, Outcome, PtagHandle, ResourceError, ViAttributes};
 
 use super::accounts::Account;
 use super::client::{ClientCounters, Clients};
@@ -25,15 +25,15 @@ use crate::config::{NicConfig, Quota};
 use crate::datapath::ClientId;
 use crate::device::Device;
 use crate::nic;
-use crate::nic_backend::Backend;
 use vi_core::control_socket::{Peer, Socket};
 
 mod connecting;
+mod nic_handles;
 mod owned;
 mod quotas;
 mod regions;
 
-use owned::{Owned, all_in_use};
+use owned::Owned;
 use regions::SharedRange;
 
 /// The parameters of a new session.
@@ -482,68 +482,27 @@ impl Session {
             Request::NegotiatedOptions { vi } => {
                 nic::negotiated_options(self.vi(vi)?).map(Reply::NegotiatedOptions)
             }
-            request => self.execute_connecting(request),
+            request @ (Request::ConnectWait { .. }
+            | Request::ConnectAccept { .. }
+            | Request::ConnectReject { .. }
+            | Request::Connect { .. }
+            | Request::ConnectPeer { .. }
+            | Request::ConnectPeerDone { .. }
+            | Request::ConnectPeerWait { .. }
+            | Request::Disconnect { .. }
+            | Request::SecurityOf { .. }
+            | Request::UserOf { .. }
+            | Request::PeerUser { .. }) => self.execute_connecting(request),
+            // First requests of a connection; calls with long replies are executed elsewhere.
+            Request::Attach { .. }
+            | Request::Join { .. }
+            | Request::QueryStatus { .. }
+            | Request::Capture { .. }
+            | Request::RingsMapped
+            | Request::Free { .. }
+            | Request::Counters { .. }
+            | Request::DiscoveredHosts { .. } => Err(CallError::InvalidParameter),
         }
-    }
-
-    /// Opens another NIC handle, whose asynchronous errors are reported to the application.
-    fn open(self: &Arc<Self>) -> Outcome<u64> {
-        let limit = self.quota.max_calls;
-        if self.owned().nics.len() >= limit as usize {
-            return Err(all_in_use(Limit::MaxCalls, limit));
-        }
-        let nic = nic::open(self.config).map_err(|error| {
-            let line = format_args!("NIC {}: {error}", self.config.name);
-            limiters::log_of_user(self.account.uid, log::Level::Error, line);
-            ResourceError::NicFailed
-        })?;
-        let session = Arc::downgrade(self);
-        let handler = move |event: &vi_core::events::AsyncEvent| {
-            if let Some(session) = session.upgrade() {
-                session.report(nic, event);
-            }
-        };
-        nic::set_error_handler(nic, Some(Box::new(handler)))?;
-        let mut owned = self.owned();
-        // `end` closes the NIC handles that it finds after it has set `ending`.
-        if self.ending.load(Ordering::SeqCst) {
-            drop(owned);
-            nic::close(nic)?;
-            return Err(ResourceError::ProcessGone.into());
-        }
-        // Other calls may have opened handles meanwhile.
-        if owned.nics.len() >= limit as usize {
-            drop(owned);
-            nic::close(nic)?;
-            return Err(all_in_use(Limit::MaxCalls, limit));
-        }
-        owned.nics.push(nic);
-        Ok(nic)
-    }
-
-    /// Reports an error of the NIC; the data path reports those of VIs.
-    fn report(&self, nic: u64, event: &vi_core::events::AsyncEvent) {
-        // An error that concerns all NIC handles is reported once.
-        if self.owned().nics.first() != Some(&nic) {
-            return;
-        }
-        let mut held = self.device.lock();
-        if let Some(poller) = held.as_mut().and_then(Backend::state_mut)
-            && let Some(client) = self.client()
-            && let Some(clients) = Clients::of(&mut poller.path)
-        {
-            clients.report(client, event);
-            poller.path.deliver_completions();
-        }
-    }
-
-    fn close(&self, nic: u64) -> Outcome<()> {
-        let nic = self.nic(nic)?;
-        nic::close(nic)?;
-        let ended = self.owned().close(nic);
-        drop(ended);
-        self.names().close(nic);
-        Ok(())
     }
 
     pub(super) fn status(&self) -> ApplicationStatus {

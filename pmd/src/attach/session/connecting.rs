@@ -76,7 +76,7 @@ impl Session {
                 nic::connect_peer_wait(self.vi(vi)?).map(Reply::Attributes)
             }
             Request::Disconnect { vi } => nic::disconnect(self.vi(vi)?).map(done),
-            // First requests of a connection; calls with long replies are executed elsewhere.
+            // `execute` passes no others.
             _ => Err(CallError::InvalidParameter),
         }
     }

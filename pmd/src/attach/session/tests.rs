@@ -6,7 +6,7 @@ use vi_core::memory::client_process::drop_cap_sys_ptrace;
 use vi_core::memory::testkit::{filled_file, sealed_file};
 use vi_core::memory::{Access, TagCheck};
 use vi_core::sys;
-use vi_types::{Discriminator, MemAttributes, NetAddress, PtagHandle};
+use vi_types::{Discriminator, Limit, MemAttributes, NetAddress, PtagHandle};
 
 use super::*;
 use crate::attach::accounts::UserAccounts;
@@ -15,6 +15,7 @@ use crate::attach::client_slots::{ClientSlots, SlotLimits};
 use crate::attach::mapped_files::MappedFiles;
 use crate::attach::shared_queues::{RingSizes, SharedQueues};
 use crate::config::{Network, NicConfig, ProcessConfig};
+use crate::nic_backend::Backend;
 use crate::open;
 
 mod accounts;
