@@ -132,10 +132,20 @@ impl NPort {
 /// Reports whether this is a whole sequence in one frame, from the side of the exchange that sends
 /// this IU.
 pub(crate) fn is_whole_iu(frame: &FrameView<'_>, opcode: Opcode) -> bool {
-    let from_responder = matches!(
-        opcode,
-        Opcode::ConnectResponse1 | Opcode::ConnectResponse3 | Opcode::DisconnectResponse
-    );
+    let from_responder = match opcode {
+        Opcode::SendRequest
+        | Opcode::WriteRequest
+        | Opcode::ReadRequest
+        | Opcode::ConnectRequest
+        | Opcode::ConnectResponse2
+        | Opcode::DisconnectRequest => false,
+        Opcode::SendResponse
+        | Opcode::WriteResponse
+        | Opcode::ReadResponse
+        | Opcode::ConnectResponse1
+        | Opcode::ConnectResponse3
+        | Opcode::DisconnectResponse => true,
+    };
     let f_ctl = frame.fc.f_ctl;
     frame.sof == Sof::I3
         && frame.eof == Eof::T
