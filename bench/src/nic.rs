@@ -359,8 +359,8 @@ pub(crate) fn open_station(
     ethertype: u16,
 ) -> Result<Box<dyn Port>> {
     let mut network = config.network.clone();
-    if let Some(shm) = network.shm_mut() {
-        shm.segment += "-raw";
+    if let Some(segment) = network.segment_name_mut() {
+        *segment += "-raw";
     }
     let station = Station {
         nic: config.name.clone(),

@@ -29,11 +29,8 @@ pub trait UserDatabase {
 /// Some networks: whether one is of them, and which they are.
 type Networks = (fn(&Network) -> bool, &'static str);
 
-const WITH_FRAMES: Networks = (has_frames, "NICs with FC-VI frames, not with [nic.vi_tcp]");
-const ON_WIRE: Networks = (
-    Network::is_on_wire,
-    "NICs on a wire, not with [nic.shm] or [nic.vi_tcp]",
-);
+const WITH_FRAMES: Networks = (has_frames, "NICs with FC-VI frames");
+const ON_WIRE: Networks = (Network::is_on_wire, "NICs on a wire");
 
 /// Tables beside the network of a NIC, and the networks that have them.
 const TABLES: [(&str, Networks); 4] = [
@@ -57,8 +54,10 @@ pub(crate) fn check(file: &mut File<'_>, config: &Config) {
                 continue;
             }
             if file.value(&at, table).is_some() {
-                let text =
-                    format!("{table}: valid only for {networks}: remove one of the two tables");
+                let text = format!(
+                    "{table}: valid only for {networks}, not with [nic.{}]: remove one of the two tables",
+                    nic.network.name()
+                );
                 file.add_error_at(&at, table, &text);
             }
         }

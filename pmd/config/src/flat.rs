@@ -39,6 +39,74 @@ const IN_TABLES: [&str; 3] = [
     "[nic.fc_vi.fault]",
 ];
 
+/// The keys of version 0.1 that have moved, except for those that chose a table.
+const KEYS: [&str; 64] = [
+    "args",
+    "beacon_ms",
+    "capture",
+    "coalesce_frames",
+    "copy",
+    "core",
+    "credits_low",
+    "device",
+    "directory",
+    "discovery_ms",
+    "e_d_tov_ms",
+    "fault",
+    "flow_control",
+    "huge_pages",
+    "interface",
+    "key_file",
+    "max_cq",
+    "max_cq_entries",
+    "max_descriptors_per_queue",
+    "max_discriminator_bytes",
+    "max_in_flight",
+    "max_incoming",
+    "max_log_lines_per_second",
+    "max_notifies_per_queue",
+    "max_notify_threads",
+    "max_ptags",
+    "max_rdma_reads",
+    "max_region_bytes",
+    "max_regions",
+    "max_registered_bytes",
+    "max_segments_per_descriptor",
+    "max_stations",
+    "max_transfer_bytes",
+    "max_vi",
+    "memory_mb",
+    "mtu_bytes",
+    "n_port_ids",
+    "neighbour",
+    "node_name",
+    "port_name",
+    "probe_interval_ms",
+    "queue",
+    "queues",
+    "r_a_tov_ms",
+    "rdma_miss_burst",
+    "rdma_misses_per_connection",
+    "rdma_misses_per_hour",
+    "recovery_ack_bytes",
+    "recovery_ack_messages",
+    "recovery_ack_us",
+    "recovery_islands",
+    "recovery_min_window_frames",
+    "recovery_timeout_us",
+    "recovery_tries",
+    "recovery_window_frames",
+    "ring_frames",
+    "rx_frames",
+    "segment",
+    "shortcut",
+    "silent_port_ms",
+    "takeover_us",
+    "tcp_port",
+    "tls",
+    "tx_frames",
+];
+
 /// Explains an unknown key: in `[[nic]]` it may be one of version 0.1.
 pub(crate) fn explain(unknown: &UnknownKey<'_, '_>) -> Explanation {
     let moved = match unknown.header {
@@ -82,6 +150,9 @@ fn moved_key(
     transport: Option<&str>,
     port: Option<&str>,
 ) -> Option<(String, bool)> {
+    if !KEYS.contains(&old) {
+        return None;
+    }
     let mut found = present_keys(old);
     // Several networks have some keys: that of this NIC is meant.
     let network = match transport {
@@ -126,17 +197,7 @@ pub(crate) fn moved_keys() -> Vec<(String, String)> {
         let header = mode.header().unwrap_or_default();
         rows.push((format!("progress = \"{}\"", mode.name), header.to_owned()));
     }
-    let tables = keys::tables();
-    let mut old: Vec<&str> = tables
-        .iter()
-        .flat_map(|table| table.keys)
-        .map(|key| key.was)
-        .filter(|was| !was.is_empty())
-        .filter(|was| NicConfig::KEYS.iter().all(|key| key.name != *was))
-        .collect();
-    old.sort_unstable();
-    old.dedup();
-    for old in old {
+    for old in KEYS {
         let found = present_keys(old);
         let write = |moved: &Moved| match (moved.key.header(), &moved.key.form) {
             (Some(header), _) => header.to_owned(),

@@ -232,12 +232,21 @@ impl Network {
         }
     }
 
-    /// Returns the keys of a segment, to change them.
+    /// Returns the name of its segment of memory, if it is one.
     #[must_use]
-    pub fn shm_mut(&mut self) -> Option<&mut Shm> {
+    pub fn segment_name(&self) -> Option<&str> {
         match self {
-            Self::Shm(shm) => Some(shm),
-            _ => None,
+            Self::Shm(shm) => Some(&shm.segment),
+            Self::AfPacket(_) | Self::AfXdp(_) | Self::Dpdk(_) | Self::ViTcp(_) => None,
+        }
+    }
+
+    /// As [`Network::segment_name`], to change it.
+    #[must_use]
+    pub fn segment_name_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Self::Shm(shm) => Some(&mut shm.segment),
+            Self::AfPacket(_) | Self::AfXdp(_) | Self::Dpdk(_) | Self::ViTcp(_) => None,
         }
     }
 

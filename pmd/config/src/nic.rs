@@ -57,7 +57,7 @@ table! {
         /// What connects it with other NICs.
         pub network: Network = Network::default(), Form::Choice(Network::TABLES);
         /// Host address of this NIC: IPv4 or IPv6. With `[nic.vi_tcp]` a link-local address includes its interface,
-        /// `fe80::1%eth0`. Default: `::1` with `[nic.shm]`, 127.0.0.1 with `[nic.vi_tcp]`; required on a wire.
+        /// `fe80::1%eth0`. Default: `::1` over shared memory, 127.0.0.1 with `[nic.vi_tcp]`; required on a wire.
         pub host: Option<OwnHost> = None, value("an IP address in quotes, \"192.0.2.1\" or \"2001:db8::1\"");
         /// Hosts file of the name service. Default: the system's.
         pub hosts_file: Option<PathBuf> = None, value("the path of a file, in quotes");
@@ -87,7 +87,7 @@ table! {
         pub fc_vi: FcVi = FcVi::default(), table::subtable::<FcVi>();
         /// Message recovery (retransmission of lost frames), of NICs with FC-VI frames: offered for connections of the
         /// reliable levels, and used if both peers offer it. Without it the first lost frame breaks a reliable
-        /// connection. `false`, `true`, or the table, which means `true`. Default: off with `[nic.shm]`, which is
+        /// connection. `false`, `true`, or the table, which means `true`. Default: off over shared memory, which is
         /// lossless, on on a wire.
         pub recovery: Option<Recovery> = None,
             Form::SwitchOrTable(table_form::<RecoveryParameters>("", read_table::<RecoveryParameters>));
@@ -155,11 +155,11 @@ table! {
         /// E_D_TOV in milliseconds. Accepting a connection fails if the client does not confirm it within four times this,
         /// or within FCVI_ULP_TIMEOUT if that is less.
         pub e_d_tov_ms: u64 = 2000, range(1, HOUR_MS);
-        /// R_A_TOV in milliseconds: the maximum lifetime of a frame in the network. Default: 1000 with `[nic.shm]`, 10000
+        /// R_A_TOV in milliseconds: the maximum lifetime of a frame in the network. Default: 1000 over shared memory, 10000
         /// on a wire.
         pub r_a_tov_ms: Option<u64> = None, range(1, HOUR_MS);
         /// Timeout for ports of a host that have not responded to a request after another port of the host responded
-        /// NO_MATCH. Milliseconds. Default: 2000 with `[nic.shm]`, where all ports exist and may only be slow; 100 on a
+        /// NO_MATCH. Milliseconds. Default: 2000 over shared memory, where all ports exist and may only be slow; 100 on a
         /// wire, where most of a configured range may be unused.
         pub silent_port_ms: Option<u64> = None, range(0, HOUR_MS);
         /// Copy messages between two VIs of this NIC from memory to memory, without frames: much faster, but `capture`

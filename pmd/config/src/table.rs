@@ -282,8 +282,8 @@ pub(crate) fn word(variant: impl Debug, separator: char) -> String {
     word
 }
 
-/// Declares a table: a struct with a default for each key, and the form of its values. `was` is the name of a key in
-/// version 0.1 if that was another one.
+/// Declares a table: a struct with a default for each key, and the form of its values. `was` is the name in
+/// version 0.1 of a key that was renamed.
 macro_rules! table {
     (
         $(#[doc = $about:literal])*

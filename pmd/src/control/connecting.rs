@@ -12,7 +12,7 @@ use vi_types::{
 
 use super::{LocalCalls, poller_of, working_poller_for};
 use crate::call_waiters::Object;
-use crate::config::{Network, NicConfig, ip_address};
+use crate::config::{NicConfig, ip_address};
 use crate::control_calls::ConnectionCalls;
 use crate::device::Device;
 use crate::lookup::Vi;
@@ -318,10 +318,10 @@ fn timeout_ns(limit: Option<Duration>) -> Option<u64> {
 /// Logs the reason if a host is unknown on a shared-memory segment.
 fn warn_if_not_on_segment(vi: Vi, transport: &dyn Transport, host: HostAddress) {
     let (device, config) = (vi.device, &vi.device.config);
-    if let Network::Shm(shm) = &config.network
+    if let Some(segment) = config.network.segment_name()
         && !transport.knows_host(host)
     {
-        let (host, own, segment) = (ip_address(host), config.own_host(), &shm.segment);
+        let (host, own) = (ip_address(host), config.own_host());
         let line = format_args!(
             "connection request to {host}: not on segment {segment}, whose programs have the host {own}: connect to \
              localhost, or set host = \"{host}\" in the configuration of all programs of the segment"
@@ -406,7 +406,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::config::ViTcp;
+    use crate::config::{Network, ViTcp};
     use crate::open;
 
     #[test]

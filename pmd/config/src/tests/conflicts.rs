@@ -58,7 +58,7 @@ const CONFLICTS: &[(&str, usize, &str)] = &[
     (
         "SHM\ndiscovery.beacon_ms = 10",
         3,
-        "discovery: valid only for NICs on a wire, not with [nic.shm] or [nic.vi_tcp]: remove one",
+        "discovery: valid only for NICs on a wire, not with [nic.shm]: remove one",
     ),
     (
         "SHM\nstatic.n_port_ids = \"00.01.01\"",

@@ -60,9 +60,6 @@ fn before<T: Table>(key: &str) -> String {
             let files = "certificate = \"a\"\nprivate_key = \"b\"\nauthorities = \"c\"";
             format!("[[nic]]\n{}\n{files}\n", T::HEADER)
         }
-        ("[nic.shm]" | "[nic.vi_tcp]" | "[nic.vi_tcp.tls]", _) => {
-            format!("[[nic]]\n{}\n", T::HEADER)
-        }
         ("[nic.af_packet]" | "[nic.af_xdp]", _) => port("interface = \"a\"\n"),
         ("[nic.dpdk]", "memory_mb") => port("device = \"net_null0\"\nhuge_pages = true\n"),
         ("[nic.dpdk]", _) => port("device = \"net_null0\"\n"),
@@ -78,8 +75,15 @@ fn before<T: Table>(key: &str) -> String {
         ("[process]", "spin_us") => format!("{SHM}[process]\nidle = \"hybrid\"\n"),
         ("[[process.application]]", "user" | "group") => format!("{SHM}{}\n", T::HEADER),
         ("[[process.application]]", _) => format!("{SHM}{}\nuser = 7\n", T::HEADER),
+        (header, _) if is_of_network(header) => format!("[[nic]]\n{header}\n"),
         (header, _) => format!("{SHM}{header}\n"),
     }
+}
+
+/// Whether a table is that of a network, or in it.
+fn is_of_network(header: &str) -> bool {
+    let mut networks = Network::TABLES.iter().filter_map(table::Key::header);
+    networks.any(|network| header.starts_with(network.trim_end_matches(']')))
 }
 
 fn case<T: Table>(key: &str, value: &str, expected: &[&str]) -> Case {
