@@ -248,18 +248,18 @@ fn n_port_id_conflict_of_two_kernels_is_resolved() {
         let frames = PortFrame::all_of(capture);
         check_port_frames(&frames);
         let macs = [SMALLER, LARGER].map(|mac| mac.to_string());
-        let (keeper, other) = if larger_keeps_it(order, &frames, &macs[0], &macs[1]) {
+        let (winner, other) = if larger_keeps_it(order, &frames, &macs[0], &macs[1]) {
             (larger, smaller)
         } else {
             (smaller, larger)
         };
         println!(
             "note: {order:?}: {:06x} keeps the N_Port_ID, the other port has {:06x}, after {took:.1?}",
-            keeper.node_name & 0xff_ffff,
+            winner.node_name & 0xff_ffff,
             other.port_id
         );
-        assert_eq!(keeper.port_id, CONTESTED, "{order:?}: {keeper:?} {other:?}");
-        assert_ne!(other.port_id, CONTESTED, "{order:?}: {keeper:?} {other:?}");
+        assert_eq!(winner.port_id, CONTESTED, "{order:?}: {winner:?} {other:?}");
+        assert_ne!(other.port_id, CONTESTED, "{order:?}: {winner:?} {other:?}");
         assert!(
             (1..=0xfffe).contains(&other.port_id),
             "{order:?}: {other:?}"

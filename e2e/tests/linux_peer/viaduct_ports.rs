@@ -266,7 +266,7 @@ fn n_port_id_conflict_with_linux_is_resolved() {
         }
         let larger_keeps_it = larger_keeps_it(order, &frames, &macs[0], &macs[1]);
         let what = format!("{order:?}, Viaduct port name larger: {is_ours_larger}");
-        let (keeper, other) = if larger_keeps_it == is_ours_larger {
+        let (winner, other) = if larger_keeps_it == is_ours_larger {
             (ours.port_id, theirs.port_id)
         } else {
             (theirs.port_id, ours.port_id)
@@ -275,7 +275,7 @@ fn n_port_id_conflict_with_linux_is_resolved() {
             "\nnote: {what}: N_Port_ID of Viaduct {:06x}, of Linux {:06x}, after {took:.1?}",
             ours.port_id, theirs.port_id
         );
-        assert_eq!(keeper, CONTESTED, "{what}");
+        assert_eq!(winner, CONTESTED, "{what}");
         assert!(
             (1..=0xfffe).contains(&other) && other != CONTESTED,
             "{what}"

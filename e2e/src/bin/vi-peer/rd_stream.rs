@@ -21,8 +21,8 @@ const SINK_RECEIVES: usize = 512;
 /// Time that a source waits for a break after its last message before it disconnects.
 const LATE_BREAK_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// The end of one connection on one side.
-struct Ending {
+/// A connection that broke, as one side saw it.
+struct BrokenConnection {
     round: String,
     /// Messages sent, or delivered.
     messages: u64,
@@ -34,7 +34,7 @@ struct Ending {
     silence: Duration,
 }
 
-impl Ending {
+impl BrokenConnection {
     fn print(&self) {
         println!(
             "round {} messages {} losses {} flushed {} silence_ms {}",
@@ -53,8 +53,8 @@ pub(crate) fn sink(nic: &str, name: &str, rounds: u32) -> Result<(), Failure> {
     let mut idle = context.descriptors(SINK_RECEIVES)?;
     println!("listening");
     for _ in 0..rounds {
-        let ending = sink_round(&context, name, &mut idle)?;
-        ending.print();
+        let broken = sink_round(&context, name, &mut idle)?;
+        broken.print();
     }
     drop(idle);
     context.finish()
@@ -64,7 +64,7 @@ fn sink_round(
     context: &NicContext,
     name: &str,
     idle: &mut Vec<Descriptor>,
-) -> Result<Ending, Failure> {
+) -> Result<BrokenConnection, Failure> {
     let vi = context.vi(ReliabilityLevel::ReliableDelivery, "source")?;
     let mut receives = Queue::new(&vi, QueueKind::Receive);
     for descriptor in idle.drain(..) {
@@ -106,14 +106,14 @@ fn finish_round(
     messages: u64,
     flushed: u64,
     silence: Duration,
-) -> Result<Ending, Failure> {
+) -> Result<BrokenConnection, Failure> {
     let losses = context.losses(vi.handle(), TIMEOUT);
     let state = vi.state()?;
     if state != ViState::Error {
         return Err(format!("{round}: the VI is {state:?} after the break").into());
     }
     vi.disconnect()?;
-    Ok(Ending {
+    Ok(BrokenConnection {
         round,
         messages,
         losses,
@@ -135,7 +135,7 @@ pub(crate) fn source(
     for number in 0..rounds {
         let round = format!("{number}");
         match source_round(&context, server, &round, messages, &mut idle)? {
-            Some(ending) => ending.print(),
+            Some(broken) => broken.print(),
             None => unbroken += 1,
         }
     }
@@ -151,7 +151,7 @@ fn source_round(
     round: &str,
     messages: u64,
     idle: &mut Vec<Descriptor>,
-) -> Result<Option<Ending>, Failure> {
+) -> Result<Option<BrokenConnection>, Failure> {
     let vi = context.vi(ReliabilityLevel::ReliableDelivery, "sink")?;
     let mut receives = Queue::new(&vi, QueueKind::Receive);
     for descriptor in idle.drain(..IDLE_RECEIVES) {
