@@ -31,10 +31,15 @@ impl Deadline {
         }
     }
 
+    /// Returns true if the timeout has expired.
+    pub(super) fn is_over(&self) -> bool {
+        Instant::now() >= self.end
+    }
+
     /// Fails if the timeout has expired; otherwise yields to other threads.
     pub(super) fn check(&self) {
         assert!(
-            Instant::now() < self.end,
+            !self.is_over(),
             "timed out after {TIMEOUT:?} waiting for {}",
             self.what
         );

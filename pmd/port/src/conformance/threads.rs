@@ -84,6 +84,9 @@ fn receive_asleep(port: &mut dyn Port, src: MacBytes, expected: u32) {
         };
         let slept = source.sleep(timeout).expect("a source to sleep on");
         overslept = timeout == SLEEP && slept == crate::wake::Slept::TimedOut;
+        if deadline.is_over() {
+            println!("frame {expected} has not arrived: {:?}", port.stats());
+        }
         deadline.check();
     }
     port.disarm();
