@@ -76,7 +76,7 @@ impl Session {
                 nic::connect_peer_wait(self.vi(vi)?).map(Reply::Attributes)
             }
             Request::Disconnect { vi } => nic::disconnect(self.vi(vi)?).map(done),
-            // `execute` passes no others.
+            // `execute` passes only the calls above.
             _ => Err(CallError::InvalidParameter),
         }
     }
