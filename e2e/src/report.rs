@@ -1,10 +1,19 @@
 //! Counters that `vi-peer` prints: one line each at its end, or all in one line on request.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Counters by name.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Report(BTreeMap<String, u64>);
+
+/// Lists the counters that are not 0.
+impl fmt::Debug for Report {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counted = self.numbers().filter(|(_, number)| *number > 0);
+        out.debug_map().entries(counted).finish()
+    }
+}
 
 impl Report {
     /// Parses the lines `count NAME NUMBER` of a program's output.

@@ -148,6 +148,9 @@ struct Scene {
     server: Running,
     client: Running,
     explorer: Running,
+    /// N_Port_IDs of ports that were started after the capture; the intruder must not forge theirs, which are logged
+    /// in.
+    later_ids: Vec<u32>,
 }
 
 /// The location of the server's NIC.
@@ -249,6 +252,7 @@ impl Scene {
             server,
             client,
             explorer,
+            later_ids: Vec::new(),
         }
     }
 
@@ -258,6 +262,9 @@ impl Scene {
         println!("seed {seed}: {}", kinds.join(" "));
         let mut hostile = self.hosts.namespace(INTRUDER).program(HOSTILE);
         hostile.args(["--interface", "eth2", "--seed", &seed.to_string()]);
+        for id in &self.later_ids {
+            hostile.args(["--used-id", &id.to_string()]);
+        }
         hostile.args(["--each", &EACH.to_string(), "--capture"]);
         hostile.arg(self.scratch.file(CAPTURE)).args(kinds);
         let begin = Instant::now();
@@ -416,7 +423,7 @@ fn all_kinds(recovery: bool) {
     let mut scene = Scene::new(recovery);
     let (namespace, config) = (scene.hosts.namespace(SERVER), scene.hosts.config(SERVER));
     let mut watcher = OwnPort::start(namespace, "watcher", config);
-    watcher.wait_until_up();
+    scene.later_ids.push(watcher.wait_until_up().port_id);
     // The server, the explorer and the client.
     watcher.wait_for_hosts(3);
     watcher.discard_output();

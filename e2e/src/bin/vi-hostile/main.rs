@@ -45,6 +45,9 @@ struct Cli {
     /// A pcap file with frames of the network.
     #[arg(long)]
     capture: PathBuf,
+    /// An N_Port_ID in use that the capture does not show; can be repeated.
+    #[arg(long = "used-id")]
+    used_ids: Vec<u32>,
     /// Seed of the random number generator.
     #[arg(long)]
     seed: u64,
@@ -67,7 +70,8 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<(), Failure> {
-    let captured = CapturedFrames::read(&std::fs::read(&cli.capture)?)?;
+    let mut captured = CapturedFrames::read(&std::fs::read(&cli.capture)?)?;
+    captured.used_ids.extend(&cli.used_ids);
     let mut rng = Rng::new(cli.seed);
     let kinds: Vec<(&str, MakeFrame)> = cli
         .kinds
