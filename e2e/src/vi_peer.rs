@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::installation::built;
-use crate::process::{Running, TIMEOUT, program};
+use crate::process::{Line, Running, TIMEOUT, program};
 use crate::report::Report;
 use crate::wire::Namespace;
 
@@ -52,6 +52,14 @@ pub fn ping_with(
     let mut client = Running::start(name, command.args(options));
     client.wait_for("connected", TIMEOUT);
     client
+}
+
+/// Waits until an echo server has ended the connection of a client that disconnected, and its asynchronous error has been
+/// reported; returns the line about the end.
+pub fn await_disconnect(server: &mut Running, client: &str) -> Line {
+    let line = server.wait_for(&format!("disconnected {client}"), TIMEOUT);
+    server.wait_for(&format!("lost {client}"), TIMEOUT);
+    line
 }
 
 /// Starts a program that requests connections by command.

@@ -380,7 +380,7 @@ impl Scene {
             .wait_for(&format!("discovered {hosts}"), TIMEOUT);
         let client = Report::read(&self.client.succeed(TIMEOUT));
         assert_eq!(client.get("events"), 0, "{client:?}");
-        self.server.wait_for("disconnected client", TIMEOUT);
+        vi_peer::await_disconnect(&mut self.server, "client");
         self.explorer.succeed(TIMEOUT);
         let server = Report::read(&self.server.succeed(TIMEOUT));
         if let Some(switch) = self.switch {

@@ -235,7 +235,7 @@ impl Target {
             "an event at the honest client: {client:?}"
         );
         let mut server = self.server;
-        server.wait_for("disconnected honest", TIMEOUT);
+        vi_peer::await_disconnect(&mut server, "honest");
         let server = Report::read(&server.succeed(TIMEOUT));
         assert_eq!(
             server.get("events"),

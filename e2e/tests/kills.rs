@@ -9,7 +9,7 @@ use e2e::nics::{End, NicText};
 use e2e::process::{Running, TIMEOUT};
 use e2e::report::Report;
 use e2e::scratch::Scratch;
-use e2e::vi_peer::{self, await_progress, stop_client};
+use e2e::vi_peer::{self, await_disconnect, await_progress, stop_client};
 use e2e::wire::Wire;
 
 /// Number of killed clients in one test.
@@ -125,6 +125,7 @@ fn kill_clients(network: &Network, what: &str) {
         await_progress(&mut bystander, 3);
     }
     assert_clean(&stop_client(bystander));
+    await_disconnect(&mut server, "bystander");
     let text = server.succeed(TIMEOUT);
     let losses = text.lines().filter(|line| line.starts_with("lost "));
     // Each is reported once; the bystander's disconnect is one more.
@@ -195,7 +196,7 @@ fn run_is_clean(network: &Network) {
     let mut client = network.client("one");
     await_progress(&mut client, 2);
     stop_client(client);
-    server.wait_for("disconnected one", TIMEOUT);
+    await_disconnect(&mut server, "one");
     let report = Report::read(&server.succeed(TIMEOUT));
     // The client's disconnect.
     assert_eq!(report.get("events"), 1, "{report:?}");

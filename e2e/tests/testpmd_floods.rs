@@ -256,8 +256,9 @@ impl Scene {
     }
 
     /// Stops all programs and checks their results.
-    fn end(self) {
+    fn end(mut self) {
         let client = Report::read(&self.client.succeed(TIMEOUT));
+        vi_peer::await_disconnect(&mut self.server, "client");
         let server = Report::read(&self.server.succeed(TIMEOUT));
         assert_eq!(client.get("events"), 0, "{client:?}");
         assert_eq!(

@@ -88,7 +88,7 @@ impl Network {
         client.wait_until("many round trips", 2 * TIMEOUT, is_enough);
         let client = vi_peer::stop_client(client);
         let trips = client.get("round_trips");
-        let line = server.wait_for("disconnected client", TIMEOUT).text;
+        let line = vi_peer::await_disconnect(&mut server, "client").text;
         assert_eq!(line, format!("disconnected client after {trips}"));
         let server = Report::read(&server.succeed(TIMEOUT));
         // The client's disconnect.
