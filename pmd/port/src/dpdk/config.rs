@@ -193,6 +193,13 @@ pub enum DpdkError {
         /// The device.
         device: String,
     },
+    /// The interface of a net_tap has a queue of another process.
+    TapInUse {
+        /// The device.
+        device: String,
+        /// The interface.
+        interface: String,
+    },
     /// The device has fewer receive queues than configured.
     TooFewQueues {
         /// The device.
@@ -299,6 +306,12 @@ impl fmt::Display for DpdkError {
             Self::DeviceTaken { device } => write!(
                 f,
                 "device {device:?} is used by another NIC of this process: configure a different device for each NIC"
+            ),
+            Self::TapInUse { device, interface } => write!(
+                f,
+                "interface {interface:?} of {device:?} has a queue of another process, which would get a part of the \
+                 frames: end the process that has `iff: {interface}` in /proc/PID/fdinfo, perhaps a child of one that \
+                 had this device, or name another interface"
             ),
             Self::TooFewQueues { device, queues } => write!(
                 f,

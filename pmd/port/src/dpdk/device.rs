@@ -22,6 +22,7 @@ use super::log::{self, Mark};
 use super::memif::{self, ControlChannel, ControlRequest};
 use super::pool::Pool;
 use super::rings::RingEndpoint;
+use super::tap;
 use crate::af_packet::is_station;
 use crate::port::MacBytes;
 
@@ -219,6 +220,7 @@ impl Device {
         let devargs = control.as_ref().map_or(device, ControlChannel::devargs);
         let devargs = CString::new(with_slot_size(devargs))
             .map_err(|_| no_device(eal::failure(libc::EINVAL, mark)))?;
+        tap::await_no_other_queue(device)?;
         let before = ports();
         let _blocked = InterruptsBlocked::for_device(device);
         // SAFETY: EAL runs, and this thread holds its control lock.

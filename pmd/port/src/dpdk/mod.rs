@@ -70,6 +70,7 @@ mod memif;
 mod open;
 mod pool;
 mod rings;
+mod tap;
 mod upkeep;
 mod xdp_program;
 

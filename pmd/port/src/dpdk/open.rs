@@ -18,6 +18,7 @@ use super::driver::{DpdkPort, Lcore};
 use super::eal::{self, Eal};
 use super::log;
 use super::pool::{Buffers, CACHE, Pool};
+use super::tap;
 use super::xdp_program;
 use crate::af_packet::link::LinkMonitor;
 use crate::af_packet::{
@@ -152,6 +153,12 @@ fn receive_addresses(
     };
     let control = open_socket()?;
     let name = interface_name(index);
+    if let Err(error) = tap::close_on_exec(&config.device, &name) {
+        ::log::warn!(
+            "{}: child processes keep a queue of {name}, since /proc/self/fd cannot be read: {error}",
+            config.device
+        );
+    }
     let (interface, link) = find_interface(&control, &name)?;
     let monitor = LinkMonitor::new(interface.index, link);
     let addresses = ReceiveAddresses::on_interface(config, &name, control, interface, monitor)?;

@@ -10,6 +10,7 @@ mod kills;
 mod memif;
 #[path = "../common/netns.rs"]
 mod netns;
+mod tap;
 mod victim_process;
 
 use std::net::UdpSocket;
@@ -118,8 +119,7 @@ const OTHER_FRAMES: Duration = Duration::from_millis(20);
 
 /// With frames of other protocols, as on any network. net_tap reads a tap only after a signal, which its handler counts
 /// without an atomic operation: if two threads of the program handle signals at the same time, a frame may stay in the
-/// tap until the next one arrives. Not all failures of this test are explained by that: beside other load a frame was
-/// missing for 20 s although others were sent after it.
+/// tap until the next one arrives.
 #[test]
 fn conforms_over_tap() {
     let namespace = Namespace::new();
