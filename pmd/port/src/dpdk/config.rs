@@ -193,7 +193,7 @@ pub enum DpdkError {
         /// The device.
         device: String,
     },
-    /// The interface of a net_tap has a queue of another process.
+    /// The interface of a net_tap has a queue already, of another process or another NIC.
     TapInUse {
         /// The device.
         device: String,
@@ -309,9 +309,9 @@ impl fmt::Display for DpdkError {
             ),
             Self::TapInUse { device, interface } => write!(
                 f,
-                "interface {interface:?} of {device:?} has a queue of another process, which would get a part of the \
-                 frames: end the process that has `iff: {interface}` in /proc/PID/fdinfo, perhaps a child of one that \
-                 had this device, or name another interface"
+                "interface {interface:?} of {device:?} has a queue of another process or NIC, which would get a part of \
+                 the frames: end the process that has `iff: {interface}` in /proc/PID/fdinfo, perhaps a child of one \
+                 that had this device, or name another interface"
             ),
             Self::TooFewQueues { device, queues } => write!(
                 f,

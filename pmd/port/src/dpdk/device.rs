@@ -22,7 +22,6 @@ use super::log::{self, Mark};
 use super::memif::{self, ControlChannel, ControlRequest};
 use super::pool::Pool;
 use super::rings::RingEndpoint;
-use super::tap;
 use crate::af_packet::is_station;
 use crate::port::MacBytes;
 
@@ -156,6 +155,11 @@ fn port_by_name(name: &str) -> Option<u16> {
     (found == 0).then_some(port)
 }
 
+/// Returns the port of a device, which may be named with its keys; `None` if it was not added yet.
+fn port_of(device: &str) -> Option<u16> {
+    port_by_name(device.split(',').next().unwrap_or(device))
+}
+
 fn ports() -> BTreeSet<u16> {
     // SAFETY: accepts any port number.
     let is_valid = |&port: &u16| unsafe { rte_eth_dev_is_valid_port(port) } != 0;
@@ -163,6 +167,12 @@ fn ports() -> BTreeSet<u16> {
 }
 
 impl Device {
+    /// Whether DPDK has the device already: then its descriptors are those of this process.
+    pub(super) fn is_added(eal: &Eal, device: &str) -> bool {
+        let _control = eal.control();
+        port_of(device).is_some()
+    }
+
     /// Finds or adds the device. Rings hold `frames` frames, and both their endpoints share the pool. The caller holds
     /// [`Eal::control`].
     pub(super) fn find(
@@ -199,8 +209,7 @@ impl Device {
         device: &str,
         mark: Mark,
     ) -> Result<(u16, Origin, Option<ControlChannel>), DpdkError> {
-        let name = device.split(',').next().unwrap_or(device);
-        if let Some(port) = port_by_name(name) {
+        if let Some(port) = port_of(device) {
             if device.starts_with(memif::DRIVER) && !ports_in_use().contains(&port) {
                 return Err(DpdkError::BadConfig {
                     key: "device",
@@ -220,7 +229,6 @@ impl Device {
         let devargs = control.as_ref().map_or(device, ControlChannel::devargs);
         let devargs = CString::new(with_slot_size(devargs))
             .map_err(|_| no_device(eal::failure(libc::EINVAL, mark)))?;
-        tap::await_no_other_queue(device)?;
         let before = ports();
         let _blocked = InterruptsBlocked::for_device(device);
         // SAFETY: EAL runs, and this thread holds its control lock.
@@ -231,7 +239,7 @@ impl Device {
             return Err(no_device(eal::failure(probed, mark)));
         }
         let added = ports().difference(&before).next().copied();
-        match port_by_name(name).or(added) {
+        match port_of(device).or(added) {
             Some(port) => Ok((port, Origin::Added, control)),
             None => Err(no_device(eal::failure(libc::ENODEV, mark))),
         }

@@ -258,6 +258,10 @@ impl DpdkPort {
         config.check()?;
         let _placeholders = Placeholders::new();
         let eal = Eal::get(&config.eal)?;
+        // The wait is without the control lock, for which poll threads may wait.
+        if !Device::is_added(eal, &config.device) {
+            tap::await_no_other_queue(&config.device)?;
+        }
         let start = Instant::now();
         // The kernel releases the queue of a closed socket late.
         while config.device.starts_with(RETRY_DRIVER) && start.elapsed() < TIMEOUT {

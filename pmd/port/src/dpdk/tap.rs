@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use super::config::DpdkError;
 use crate::af_packet::open_socket;
-use crate::port::WakeSource;
 
 const DRIVER: &str = "net_tap";
 const DEVICE_FILE: &str = "/dev/net/tun";
@@ -50,13 +49,13 @@ pub(super) fn await_no_other_queue(device: &str) -> Result<(), DpdkError> {
                 interface: interface.to_owned(),
             });
         }
-        // If the sleep fails, the next attempt only comes sooner.
-        let _early = WakeSource::Poll.sleep(POLL_INTERVAL);
+        std::thread::park_timeout(POLL_INTERVAL);
     }
     Ok(())
 }
 
-/// Sets close-on-exec on the descriptors of an interface, if the device is a net_tap.
+/// Sets close-on-exec on the descriptors of an interface, if the device is a net_tap. The caller holds
+/// [`Eal::control`](super::eal::Eal::control).
 pub(super) fn close_on_exec(device: &str, interface: &str) -> io::Result<()> {
     if !device.starts_with(DRIVER) {
         return Ok(());
@@ -67,8 +66,8 @@ pub(super) fn close_on_exec(device: &str, interface: &str) -> io::Result<()> {
             continue;
         };
         if is_queue_of(fd, interface) {
-            // SAFETY: a number and flags, no memory of ours. If another thread has closed the descriptor meanwhile, this
-            // is an error, or sets a flag of a file that this library opened with it anyway.
+            // SAFETY: a number and flags, no memory. The descriptor is DPDK's, which closes it under the control lock
+            // only, and our caller holds that.
             unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
         }
     }
