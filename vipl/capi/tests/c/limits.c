@@ -26,7 +26,8 @@
 #include <viaduct.h>
 #include <vipl.h>
 
-enum { PAGE = 4096, PAGES = 8, TIMEOUT_MS = 60000, SERVER_MS = 2000, MANY = 48 };
+enum { PAGE = 4096, PAGES = 8, TIMEOUT_MS = 60000, SERVER_MS = 2000, MANY = 48,
+       LIMITED_USER = 65533 };
 
 typedef union {
     VIP_NET_ADDRESS address;
@@ -276,11 +277,14 @@ static void take_mappings(unsigned left)
             break;
 }
 
-/* Drops root, which has no limit of processes. */
+/*
+ * Drops root, which has no limit of processes. The limit counts all processes of a user: it is one
+ * that no other program has.
+ */
 static void leave_root(void)
 {
-    if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0))
-        fail("setuid", 65534);
+    if (geteuid() == 0 && (setgid(LIMITED_USER) != 0 || setuid(LIMITED_USER) != 0))
+        fail("setuid", LIMITED_USER);
 }
 
 static void limit_address_space(unsigned step)
