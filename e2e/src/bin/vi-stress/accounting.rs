@@ -13,6 +13,7 @@ use crate::events::Refusals;
 use crate::plan::{Side, SlotConfig};
 use crate::slot::lock;
 use e2e::failure::Failure;
+use e2e::sync::{AtomicBool, Ordering};
 
 /// The side that ended a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,24 +57,39 @@ pub(crate) struct Record {
 const REFUSALS: &str = "refused ";
 
 /// Writes the records of one side to a file.
-pub(crate) struct RecordWriter(Mutex<BufWriter<File>>);
+pub(crate) struct RecordWriter {
+    file: Mutex<BufWriter<File>>,
+    /// A connection on which messages arrived has ended.
+    has_arrived: AtomicBool,
+}
 
 impl RecordWriter {
     pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
         let file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(Self(Mutex::new(BufWriter::new(file))))
+        Ok(Self {
+            file: Mutex::new(BufWriter::new(file)),
+            has_arrived: AtomicBool::new(false),
+        })
     }
 
     pub(crate) fn append(&self, record: &Record) -> Result<(), Failure> {
         let mut line = serde_json::to_vec(record)?;
         line.push(b'\n');
-        Ok(lock(&self.0).write_all(&line)?)
+        if record.received > 0 {
+            self.has_arrived.store(true, Ordering::SeqCst);
+        }
+        Ok(lock(&self.file).write_all(&line)?)
+    }
+
+    /// Returns true if there is a record of a connection on which messages arrived.
+    pub(crate) fn has_arrived(&self) -> bool {
+        self.has_arrived.load(Ordering::SeqCst)
     }
 
     /// Appends the refusals, which complete the file.
     pub(crate) fn finish(self, refusals: Refusals) -> Result<(), Failure> {
         let mut file = self
-            .0
+            .file
             .into_inner()
             .map_err(|_| "a thread has panicked while writing records")?;
         writeln!(file, "{REFUSALS}{} {}", refusals.reads, refusals.writes)?;

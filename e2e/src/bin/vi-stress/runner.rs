@@ -48,8 +48,7 @@ pub(crate) fn run(run: &Run) -> Result<(), Failure> {
         completions_without_entry: AtomicU64::new(0),
         stale_entries: AtomicU64::new(0),
     });
-    let outcome = Workers::spawn(run, &common)
-        .and_then(|workers| workers.run_for(&common, Duration::from_secs(run.seconds)));
+    let outcome = Workers::spawn(run, &common).and_then(|workers| workers.run_for(&common, run));
     let memory = outcome?;
     let (first_kib, last_kib) = memory.check_growth()?;
     print_count("resident_first_minute_kib", first_kib);
@@ -118,15 +117,25 @@ impl Workers {
         Ok(this)
     }
 
-    /// Runs the threads for `limit`, then closes their slots.
-    fn run_for(self, common: &Common, limit: Duration) -> Result<MemorySamples, Failure> {
+    /// Runs the threads for the runtime, then closes their slots. Beside other programs a side may have no turn for
+    /// seconds: there the runtime is extended, by [`TIMEOUT`] at most, until it has a connection to compare.
+    fn run_for(self, common: &Common, run: &Run) -> Result<MemorySamples, Failure> {
+        let limit = Duration::from_secs(run.seconds);
         let mut memory = MemorySamples::new(limit);
-        let deadline = Instant::now() + limit;
-        let mut seen = vec![(0, Instant::now()); self.rounds.len()];
-        while Instant::now() < deadline {
-            match self.outcomes.recv_timeout(
-                CHECK_INTERVAL.min(deadline.saturating_duration_since(Instant::now())),
-            ) {
+        let start = Instant::now();
+        let mut seen = vec![(0, start); self.rounds.len()];
+        loop {
+            let left = limit.saturating_sub(start.elapsed());
+            let is_enough = !run.among_others || common.records.has_arrived();
+            if left.is_zero() && (is_enough || start.elapsed() >= limit + TIMEOUT) {
+                break;
+            }
+            let interval = if left.is_zero() {
+                CHECK_INTERVAL
+            } else {
+                CHECK_INTERVAL.min(left)
+            };
+            match self.outcomes.recv_timeout(interval) {
                 Ok((number, Err(error))) => return Err(format!("thread {number}: {error}").into()),
                 Ok((number, Ok(_))) => {
                     return Err(format!("thread {number} ended too early").into());
