@@ -8,11 +8,19 @@
 //! | 52 | 0 to 2112 | data field: device_header, payload, fill |
 //! | 52 + n | 8 | FCoE trailer |
 //!
-//! Parsing: [`FrameView`] and [`IuView`]. Emitting: a header by [`FrameHeader`] or
-//! [`HeaderTemplate`], payload and fill by the caller, then [`seal`].
+//! Parsing: [`FrameView`] and [`IuView`]. Emitting: whole frames by [`FrameToEmit`] or
+//! [`FrameHeader::emit_frame`]; or a header by [`FrameHeader::emit`], payload and fill by the
+//! caller, then [`seal`].
 
+#[expect(
+    unsafe_code,
+    reason = "writes each byte of a frame once, in a certain order"
+)]
+mod emit;
 mod template;
 
+pub(crate) use emit::emit_frame_at;
+pub use emit::{FrameToEmit, Payload};
 pub use template::{HeaderTemplate, PerFrame};
 
 use crate::crc::fc_crc;
@@ -224,7 +232,7 @@ impl FrameHeader {
     /// [`EmitError::BufferTooShort`].
     #[inline]
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, EmitError> {
-        HeaderTemplate::new(self).copy_to(out)
+        HeaderTemplate::new(self).emit(&PerFrame::of(self), out)
     }
 
     /// Returns the header, followed by zeros if it is not the longest.
@@ -282,4 +290,4 @@ pub fn seal(buf: &mut [u8], frame_bytes: usize, eof: Eof) -> Result<(), EmitErro
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

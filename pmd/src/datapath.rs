@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fcoe::Eof;
+use fcvi_frame::frame::{FrameToEmit, HeaderTemplate, Payload, PerFrame};
 use pmd_port::layer::FailedPort;
 use pmd_port::{Mbuf, MbufBatch, MtuChange, Port};
 use vi_core::completion::{
@@ -28,7 +29,7 @@ use vi_engine::Transmit;
 use vi_types::{QueueKind, ViIndex, status};
 
 use crate::call_waiters::CallWaiters;
-use crate::frame_buffer::FrameBuffer;
+use crate::payload_buffer::PayloadBuffer;
 use crate::tap::Tap;
 
 mod client_memory;
@@ -137,6 +138,18 @@ pub(crate) struct PathCounters {
     pub(crate) breaks_by_mtu: u64,
 }
 
+/// How many buffers ahead of the one that is written memory is prefetched. Not the next one, which
+/// its receiver may poll.
+const PREFETCHED_BUFFERS: usize = 2;
+
+/// A data frame to send, without its payload.
+struct DataFrame<'a> {
+    template: &'a HeaderTemplate,
+    per_frame: &'a PerFrame,
+    /// The last frame of its sequence.
+    last: bool,
+}
+
 /// Access to the memory of a VI.
 struct Memory<'a> {
     regions: &'a RegionTable,
@@ -157,6 +170,8 @@ pub(crate) struct Datapath {
     /// A burst of one frame costs the port no more than its share of a larger burst: frames are
     /// passed to it at once.
     send_alone: bool,
+    /// Distance in bytes from one of the port's buffers to a later one, which is prefetched.
+    prefetch_bytes: usize,
     /// Message data arrived since the last posted burst was sent.
     pub(crate) arrived: bool,
     /// Events of this poll for which threads may wait.
@@ -177,7 +192,7 @@ pub(crate) struct Datapath {
     /// The frame capture of an operator.
     pub(crate) tap: Option<Box<Tap>>,
     random: RandomWords,
-    frame_buffer: Box<FrameBuffer>,
+    payload_buffer: PayloadBuffer,
     /// Copies for VIs whose memory belongs to an application.
     pub(crate) mover: Mover,
 }
@@ -208,6 +223,7 @@ impl Datapath {
     ) -> Self {
         Self {
             send_alone: port.capabilities().send_alone,
+            prefetch_bytes: port.capabilities().next_buffer_bytes * PREFETCHED_BUFFERS,
             port,
             lowered_mtu: None,
             failed_port: None,
@@ -226,7 +242,7 @@ impl Datapath {
             has_undelivered: false,
             tap: None,
             random: RandomWords::default(),
-            frame_buffer: FrameBuffer::new(),
+            payload_buffer: PayloadBuffer::new(),
             mover: Mover::default(),
         }
     }
@@ -316,59 +332,46 @@ impl Datapath {
         mbuf
     }
 
-    #[inline]
-    fn push(&mut self, mbuf: Mbuf) {
-        if let Err(mbuf) = self.batch.push(mbuf) {
-            // Not reached: `buffer` has checked the room.
-            self.port.free(mbuf);
-        }
-    }
-
-    /// Sends one frame of this VI, which `build` writes; it returns the frame's length in bytes.
+    /// Sends one data frame of this VI, whose payload `find` returns; `None`: its memory is no longer
+    /// valid.
     #[inline(always)]
     fn transmit(
         &mut self,
         vi: ViIndex,
-        dst: MacAddress,
-        build: impl FnOnce(&mut FrameBuffer, &mut ViPath, Memory<'_>) -> Option<usize>,
+        DataFrame {
+            template,
+            per_frame,
+            last,
+        }: DataFrame<'_>,
+        find: impl for<'b> FnOnce(&'b mut PayloadBuffer, &mut ViPath, Memory<'_>) -> Option<Payload<'b>>,
     ) -> Transmit {
-        let Some(mbuf) = self.buffer(dst) else {
+        let Some(mut mbuf) = self.buffer(template.dst()) else {
             return Transmit::NoRoom;
         };
         let Self {
             vis,
             regions,
-            frame_buffer,
+            payload_buffer,
             mover,
             ..
         } = self;
-        let built =
-            path_of(vis, vi).and_then(|path| build(frame_buffer, path, Memory { regions, mover }));
-        self.transmit_built(mbuf, built)
+        let memory = Memory { regions, mover };
+        let payload = path_of(vis, vi).and_then(|path| find(payload_buffer, path, memory));
+        let emitted = payload.and_then(|payload| {
+            let frame = FrameToEmit {
+                template,
+                per_frame,
+                payload,
+                eof: if last { Eof::T } else { Eof::N },
+                prefetch_bytes: self.prefetch_bytes,
+            };
+            frame.emit(mbuf.buffer_mut()).ok()
+        });
+        self.push(mbuf, emitted)
     }
 
-    /// Sends the frame of this length that is in the frame buffer; `None`: it could not be built.
-    #[inline(always)]
-    fn transmit_built(&mut self, mut mbuf: Mbuf, built: Option<usize>) -> Transmit {
-        let Some(bytes) = built.filter(|bytes| *bytes <= mbuf.capacity()) else {
-            self.port.free(mbuf);
-            return Transmit::Fault;
-        };
-        mbuf.set_len(bytes);
-        self.push(mbuf);
-        // The copy is last: code after a store into a shared ring stalls on the cache line if it
-        // reads back what was just written.
-        if let Some(mbuf) = self.batch.back_mut() {
-            self.frame_buffer.copy_to(mbuf.buffer_mut(), bytes);
-        }
-        if self.send_alone {
-            self.flush();
-        }
-        Transmit::Sent
-    }
-
-    /// Sends one frame of another protocol, which `emit` writes into the port's buffer. Without
-    /// room the frame is dropped.
+    /// Sends one frame of another protocol, or a control frame, which `emit` writes into the port's
+    /// buffer.
     pub(crate) fn transmit_other(
         &mut self,
         dst: MacAddress,
@@ -377,12 +380,25 @@ impl Datapath {
         let Some(mut mbuf) = self.buffer(dst) else {
             return Transmit::NoRoom;
         };
-        let Some(bytes) = emit(mbuf.buffer_mut()) else {
+        let emitted = emit(mbuf.buffer_mut());
+        self.push(mbuf, emitted)
+    }
+
+    /// Adds a frame of this length to the batch; `None`: it could not be written.
+    #[inline(always)]
+    fn push(&mut self, mut mbuf: Mbuf, emitted: Option<usize>) -> Transmit {
+        let Some(bytes) = emitted else {
             self.port.free(mbuf);
             return Transmit::Fault;
         };
         mbuf.set_len(bytes);
-        self.push(mbuf);
+        if let Err(mbuf) = self.batch.push(mbuf) {
+            // Not reached: `buffer` has checked the room.
+            self.port.free(mbuf);
+        }
+        if self.send_alone {
+            self.flush();
+        }
         Transmit::Sent
     }
 
@@ -484,9 +500,4 @@ impl Datapath {
             self.complete(vi, kind, status::DESC_FLUSHED_ERROR | op, 0, None);
         }
     }
-}
-
-#[inline]
-fn eof(last: bool) -> Eof {
-    if last { Eof::T } else { Eof::N }
 }

@@ -8,8 +8,8 @@
 //! | [`config`] | the configuration file |
 //! | [`attach`] | NICs of a datapath process, and that process |
 //! | `datapath` | the I/O of the protocol engine: queues, memory, frames |
+//! | `payload_buffer` | gathers the payload of a frame |
 //! | `transport` | the protocol as traits, with FC-VI (`vi-engine`) and VI/TCP (`vi-tcp`) |
-//! | `frame_buffer` | the buffer in which a frame is built |
 //! | `coalesce` | delays of frames and messages, which leave in bursts |
 //! | `nic_backend`, `poller` | the backend of a NIC as a trait; one poll iteration in this process |
 //! | `call_waiters` | calls of applications that wait in a datapath process |
@@ -38,7 +38,6 @@ mod datapath;
 mod device;
 mod discovery;
 mod error_handlers;
-mod frame_buffer;
 pub mod logger;
 mod lookup;
 mod neighbours;
@@ -46,6 +45,7 @@ mod network_view;
 mod nic_backend;
 mod nic_handle;
 mod open;
+mod payload_buffer;
 mod poll_thread;
 mod poller;
 pub mod ports;

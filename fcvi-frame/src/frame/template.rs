@@ -1,6 +1,7 @@
 //! Header templates, of which only a few fields change from frame to frame.
 
 use super::{DEVICE, FC, FCOE, FrameHeader, MAX_HEADER_BYTES, Reader, Writer};
+use crate::crc::CoveredHeader;
 use crate::device_header;
 use crate::error::EmitError;
 use crate::ethernet::MacAddress;
@@ -15,17 +16,63 @@ pub(super) const LONG: usize = DEVICE + device_header::LONG_BYTES;
 const _: () = assert!(LONG == MAX_HEADER_BYTES);
 
 const SOF: usize = FCOE + fcoe::SOF;
-const F_CTL: usize = FC + fc::F_CTL;
-const SEQ_ID: usize = FC + fc::SEQ_ID;
-const SEQ_CNT: usize = FC + fc::SEQ_CNT;
-const OX_ID: usize = FC + fc::OX_ID;
-const RELATIVE_OFFSET: usize = FC + fc::PARAMETER;
-const FLAGS: usize = DEVICE + device_header::FLAGS;
-const MSG_ID: usize = DEVICE + device_header::MSG_ID;
-const PARAMETER: usize = DEVICE + device_header::PARAMETER;
-const RMT_VA: usize = DEVICE + device_header::RMT_VA;
-const RMT_VA_HANDLE: usize = DEVICE + device_header::RMT_VA_HANDLE;
-const TOT_LEN: usize = DEVICE + device_header::TOT_LEN;
+const _: () = assert!(SOF + 1 == FC, "SOF is the last byte before the words");
+
+/// A field of [`HeaderTemplate::words`].
+#[derive(Clone, Copy)]
+struct WordField {
+    word: usize,
+    shift: u32,
+    mask: u64,
+}
+
+/// Returns where the field at this offset of the frame is in the words.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "evaluated by the compiler, which checks it"
+)]
+const fn field(at: usize, bytes: usize) -> WordField {
+    let (word, in_word) = ((at - FC) / WORD_BYTES, (at - FC) % WORD_BYTES);
+    assert!(in_word + bytes <= WORD_BYTES, "a field within one word");
+    let shift = 8 * (WORD_BYTES - in_word - bytes) as u32;
+    let mask = u64::MAX >> (64 - 8 * bytes as u32) << shift;
+    WordField { word, shift, mask }
+}
+
+impl WordField {
+    #[inline(always)]
+    fn bits(self, value: impl Into<u64>) -> u64 {
+        value.into().wrapping_shl(self.shift) & self.mask
+    }
+}
+
+const WORD_BYTES: usize = 8;
+const F_CTL: WordField = field(FC + fc::F_CTL, 3);
+const SEQ_ID: WordField = field(FC + fc::SEQ_ID, 1);
+const SEQ_CNT: WordField = field(FC + fc::SEQ_CNT, 2);
+const OX_ID: WordField = field(FC + fc::OX_ID, 2);
+const RELATIVE_OFFSET: WordField = field(FC + fc::PARAMETER, 4);
+const FLAGS: WordField = field(DEVICE + device_header::FLAGS, 1);
+const MSG_ID: WordField = field(DEVICE + device_header::MSG_ID, 4);
+const PARAMETER: WordField = field(DEVICE + device_header::PARAMETER, 4);
+const RMT_VA: WordField = field(DEVICE + device_header::RMT_VA, 8);
+const RMT_VA_HANDLE: WordField = field(DEVICE + device_header::RMT_VA_HANDLE, 4);
+const TOT_LEN: WordField = field(DEVICE + device_header::TOT_LEN, 4);
+
+/// The fields of [`PerFrame`] that are in the words.
+const PER_FRAME: [WordField; 11] = [
+    F_CTL,
+    SEQ_ID,
+    SEQ_CNT,
+    OX_ID,
+    RELATIVE_OFFSET,
+    FLAGS,
+    MSG_ID,
+    PARAMETER,
+    RMT_VA,
+    RMT_VA_HANDLE,
+    TOT_LEN,
+];
 
 /// Fields that change from frame to frame of one connection and IU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,10 +103,35 @@ pub struct PerFrame {
     pub tot_len: u32,
 }
 
-/// A header that is encoded once, and copied and patched for every frame.
+impl PerFrame {
+    /// Returns the fields of one header.
+    #[inline]
+    pub(crate) fn of(header: &FrameHeader) -> Self {
+        let device = header.device;
+        Self {
+            sof: header.sof,
+            f_ctl: header.fc.f_ctl,
+            seq_id: header.fc.seq_id,
+            seq_cnt: header.fc.seq_cnt,
+            ox_id: header.fc.ox_id,
+            relative_offset: header.fc.parameter,
+            flags: device.map_or(0, |device| device.flags),
+            msg_id: device.map_or(0, |device| device.msg_id),
+            fcvi_parameter: device.map_or(0, |device| device.parameter),
+            rmt_va: device.map_or(0, |device| device.rmt_va),
+            rmt_va_handle: device.map_or(0, |device| device.rmt_va_handle),
+            tot_len: device.map_or(0, |device| device.tot_len),
+        }
+    }
+}
+
+/// A header that is encoded once, and completed for every frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderTemplate {
-    image: [u8; MAX_HEADER_BYTES],
+    /// Ethernet and FCoE header.
+    start: [u8; FC],
+    /// FC header and device_header as big-endian numbers; fields of [`PerFrame`] are zero.
+    words: [u64; 7],
     bytes: usize,
 }
 
@@ -68,8 +140,25 @@ impl HeaderTemplate {
     #[inline]
     #[must_use]
     pub fn new(header: &FrameHeader) -> Self {
+        let image = header.image();
+        let (start, rest) = (Reader(&image).array::<0, FC>(), Reader(&image));
+        let mut words = [
+            rest.u64::<FC>(),
+            rest.u64::<{ FC + WORD_BYTES }>(),
+            rest.u64::<{ FC + 2 * WORD_BYTES }>(),
+            rest.u64::<{ FC + 3 * WORD_BYTES }>(),
+            rest.u64::<{ FC + 4 * WORD_BYTES }>(),
+            rest.u64::<{ FC + 5 * WORD_BYTES }>(),
+            rest.u64::<{ FC + 6 * WORD_BYTES }>(),
+        ];
+        for field in PER_FRAME {
+            if let Some(word) = words.get_mut(field.word) {
+                *word &= !field.mask;
+            }
+        }
         Self {
-            image: header.image(),
+            start,
+            words,
             bytes: header.bytes(),
         }
     }
@@ -85,7 +174,39 @@ impl HeaderTemplate {
     #[inline]
     #[must_use]
     pub fn dst(&self) -> MacAddress {
-        MacAddress(Reader(&self.image).array::<0, 6>())
+        MacAddress(Reader(&self.start).array::<0, 6>())
+    }
+
+    /// Returns the Ethernet and FCoE header of one frame.
+    #[inline(always)]
+    pub(super) fn start(&self, per_frame: &PerFrame) -> [u8; FC] {
+        let mut start = self.start;
+        Writer(&mut start).u8::<SOF>(per_frame.sof.raw());
+        start
+    }
+
+    /// Returns what follows the FCoE header of one frame. Fields that the header does not have are
+    /// in words that are not used.
+    #[inline(always)]
+    pub(super) fn covered(&self, per_frame: &PerFrame) -> CoveredHeader {
+        let [fc0, fc1, fc2, device0, device1, device2, device3] = self.words;
+        let words = [
+            fc0,
+            fc1 | F_CTL.bits(per_frame.f_ctl.0)
+                | SEQ_ID.bits(per_frame.seq_id)
+                | SEQ_CNT.bits(per_frame.seq_cnt),
+            fc2 | OX_ID.bits(per_frame.ox_id) | RELATIVE_OFFSET.bits(per_frame.relative_offset),
+            device0 | FLAGS.bits(per_frame.flags),
+            device1 | MSG_ID.bits(per_frame.msg_id) | PARAMETER.bits(per_frame.fcvi_parameter),
+            device2 | RMT_VA.bits(per_frame.rmt_va),
+            device3 | RMT_VA_HANDLE.bits(per_frame.rmt_va_handle) | TOT_LEN.bits(per_frame.tot_len),
+        ];
+        let count = match self.bytes {
+            LONG => 7,
+            SHORT => 5,
+            _ => 3,
+        };
+        CoveredHeader { words, count }
     }
 
     /// Writes the header of one frame to the front of `out` and returns its
@@ -93,68 +214,19 @@ impl HeaderTemplate {
     ///
     /// # Errors
     /// [`EmitError::BufferTooShort`].
-    #[inline]
     pub fn emit(&self, per_frame: &PerFrame, out: &mut [u8]) -> Result<usize, EmitError> {
-        let too_short = self.too_short();
-        match self.bytes {
-            LONG => {
-                let out = out.first_chunk_mut::<LONG>().ok_or(too_short)?;
-                *out = self.image;
-                let mut out = Writer(out);
-                patch_fc(&mut out, per_frame);
-                patch_device(&mut out, per_frame);
-                out.u64::<RMT_VA>(per_frame.rmt_va);
-                out.u32::<RMT_VA_HANDLE>(per_frame.rmt_va_handle);
-                out.u32::<TOT_LEN>(per_frame.tot_len);
-            }
-            SHORT => {
-                let out = out.first_chunk_mut::<SHORT>().ok_or(too_short)?;
-                *out = Reader(&self.image).array::<0, SHORT>();
-                let mut out = Writer(out);
-                patch_fc(&mut out, per_frame);
-                patch_device(&mut out, per_frame);
-            }
-            _ => {
-                let out = out.first_chunk_mut::<DEVICE>().ok_or(too_short)?;
-                *out = Reader(&self.image).array::<0, DEVICE>();
-                patch_fc(&mut Writer(out), per_frame);
-            }
-        }
-        Ok(self.bytes)
-    }
-
-    /// Writes the header as it was given.
-    #[inline]
-    pub(super) fn copy_to(&self, out: &mut [u8]) -> Result<usize, EmitError> {
-        let too_short = self.too_short();
-        let source = self.image.get(..self.bytes).ok_or(too_short)?;
-        out.get_mut(..self.bytes)
-            .ok_or(too_short)?
-            .copy_from_slice(source);
-        Ok(self.bytes)
-    }
-
-    #[inline]
-    fn too_short(&self) -> EmitError {
-        EmitError::BufferTooShort {
+        let covered = self.covered(per_frame);
+        let words = covered.words.iter().take(covered.count);
+        let bytes = words.flat_map(|word| word.to_be_bytes());
+        let out = out.get_mut(..self.bytes).ok_or(EmitError::BufferTooShort {
             needed_bytes: self.bytes,
+        })?;
+        for (out, byte) in out
+            .iter_mut()
+            .zip(self.start(per_frame).into_iter().chain(bytes))
+        {
+            *out = byte;
         }
+        Ok(self.bytes)
     }
-}
-
-#[inline]
-fn patch_fc<const N: usize>(out: &mut Writer<'_, N>, per_frame: &PerFrame) {
-    out.u8::<SOF>(per_frame.sof.raw());
-    out.u24::<F_CTL>(per_frame.f_ctl.0);
-    out.u8::<SEQ_ID>(per_frame.seq_id);
-    out.u16::<SEQ_CNT>(per_frame.seq_cnt);
-    out.u16::<OX_ID>(per_frame.ox_id);
-    out.u32::<RELATIVE_OFFSET>(per_frame.relative_offset);
-}
-
-#[inline]
-fn patch_device<const N: usize>(out: &mut Writer<'_, N>, per_frame: &PerFrame) {
-    out.u8::<FLAGS>(per_frame.flags);
-    out.u32::<MSG_ID>(per_frame.msg_id);
-    out.u32::<PARAMETER>(per_frame.fcvi_parameter);
 }

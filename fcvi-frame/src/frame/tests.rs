@@ -22,7 +22,7 @@ fn fc_header(opcode: Opcode) -> FcHeader {
     }
 }
 
-fn header(opcode: Opcode) -> FrameHeader {
+pub(crate) fn header(opcode: Opcode) -> FrameHeader {
     let fc = fc_header(opcode);
     FrameHeader {
         dst: MacAddress::vn2vn(fc.d_id),
@@ -314,6 +314,40 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    /// The headers of a template, with a device_header or without, what one frame changes in it, and
+    /// the frame's end.
+    pub(crate) fn any_frame()(
+        base in any_header(),
+        wanted in any_header(),
+        (with_device, last) in any::<(bool, bool)>(),
+    ) -> (FrameHeader, PerFrame, Eof) {
+        let device = base.device.filter(|_| with_device);
+        let eof = if last { Eof::T } else { Eof::N };
+        (FrameHeader { device, ..base }, PerFrame::of(&wanted), eof)
+    }
+}
+
+#[test]
+fn frame_is_emitted_only_with_a_valid_length_and_enough_room() {
+    let header = header(Opcode::SendRequest);
+    let mut out = [0xEE; 2300];
+    for payload_bytes in [2096, 2097, 2200] {
+        let payload = vec![7; payload_bytes];
+        let emitted = header.emit_frame(&payload, Eof::T, &mut out);
+        let frame_bytes = 68 + payload_bytes.next_multiple_of(4) + 8;
+        if payload_bytes == 2096 {
+            assert_eq!(emitted, Ok(frame_bytes));
+            let short = header.emit_frame(&payload, Eof::T, &mut out[..frame_bytes - 1]);
+            let needed_bytes = frame_bytes;
+            assert_eq!(short, Err(EmitError::BufferTooShort { needed_bytes }));
+        } else {
+            assert_eq!(emitted, Err(EmitError::FrameLength { frame_bytes }));
+        }
+        assert!(out[2172..].iter().all(|byte| *byte == 0xEE));
+    }
+}
+
 proptest! {
     #![proptest_config(crate::test_seed::config())]
 
@@ -336,7 +370,7 @@ proptest! {
         prop_assert_eq!(iu.payload, &payload[..]);
     }
 
-    /// A template emits the same header as [`FrameHeader`].
+    /// A template and [`FrameHeader`] emit the encoded header, and nothing behind it.
     #[test]
     fn template_emits_the_same_header(
         base in any_header(),
@@ -363,28 +397,19 @@ proptest! {
             }),
             ..base
         };
-        let per_frame = PerFrame {
-            sof: wanted.sof,
-            f_ctl: wanted.fc.f_ctl,
-            seq_id: wanted.fc.seq_id,
-            seq_cnt: wanted.fc.seq_cnt,
-            ox_id: wanted.fc.ox_id,
-            relative_offset: wanted.fc.parameter,
-            flags: changes.flags,
-            msg_id: changes.msg_id,
-            fcvi_parameter: changes.parameter,
-            rmt_va: changes.rmt_va,
-            rmt_va_handle: changes.rmt_va_handle,
-            tot_len: changes.tot_len,
-        };
-        let (mut fast, mut slow) = ([0xEE; 90], [0xEE; 90]);
-        let bytes = template.emit(&per_frame, &mut fast).unwrap();
+        let per_frame = PerFrame::of(&wanted);
+        let (mut by_template, mut whole) = ([0xEE; 90], [0xEE; 90]);
+        let bytes = template.emit(&per_frame, &mut by_template).unwrap();
         prop_assert_eq!(bytes, template.bytes());
-        prop_assert_eq!(expected.emit(&mut slow), Ok(bytes));
-        prop_assert_eq!(&fast[..], &slow[..]);
+        prop_assert_eq!(expected.emit(&mut whole), Ok(bytes));
+        let image = expected.image();
+        for out in [&by_template, &whole] {
+            prop_assert_eq!(&out[..bytes], &image[..bytes]);
+            prop_assert!(out[bytes..].iter().all(|byte| *byte == 0xEE));
+        }
         let short = Err(EmitError::BufferTooShort { needed_bytes: bytes });
-        prop_assert_eq!(template.emit(&per_frame, &mut fast[..bytes - 1]), short);
-        prop_assert_eq!(expected.emit(&mut slow[..bytes - 1]), short);
+        prop_assert_eq!(template.emit(&per_frame, &mut by_template[..bytes - 1]), short);
+        prop_assert_eq!(expected.emit(&mut whole[..bytes - 1]), short);
     }
 
     #[test]

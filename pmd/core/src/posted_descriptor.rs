@@ -437,6 +437,33 @@ impl Cursor {
         }
     }
 
+    /// Returns the address of the `bytes` bytes from `offset_bytes` on and moves behind them, if they
+    /// are in one segment. Else `None`: walk them.
+    #[inline]
+    pub fn contiguous(
+        &mut self,
+        segments: &[DataSegment],
+        offset_bytes: u32,
+        bytes: u32,
+    ) -> Option<u64> {
+        if !self.seek(segments, offset_bytes) {
+            return None;
+        }
+        let mut segment = segments.get(self.segment as usize)?;
+        while self.inside_bytes == segment.length {
+            self.segment += 1;
+            self.inside_bytes = 0;
+            segment = segments.get(self.segment as usize)?;
+        }
+        if bytes > segment.length - self.inside_bytes {
+            return None;
+        }
+        let address = segment.address + u64::from(self.inside_bytes);
+        self.inside_bytes += bytes;
+        self.at_bytes += bytes;
+        Some(address)
+    }
+
     fn skip(&mut self, segments: &[DataSegment], mut bytes: u32) -> bool {
         self.at_bytes = bytes;
         while bytes > 0 {

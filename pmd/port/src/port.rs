@@ -29,6 +29,9 @@ pub struct Capabilities {
     pub lossless: bool,
     /// A burst of one frame costs no more per frame than a larger burst.
     pub send_alone: bool,
+    /// Distance in bytes from a buffer for sending to the one that is allocated next, if it is the
+    /// same for nearly all buffers and another processor reads them; else 0.
+    pub next_buffer_bytes: usize,
 }
 
 /// A named counter of a port; names are stable and documented by the driver.

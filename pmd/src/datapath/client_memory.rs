@@ -1,5 +1,6 @@
 //! Access to VI memory: in this process, or in an attached application, as the VI's tag selects.
 
+use fcvi_frame::frame::Payload;
 use vi_core::descriptor::DataSegment;
 use vi_core::memory::transfer::{RdmaRange, SegmentRange, TransferEnd};
 use vi_core::memory::{Access, TagCheck};
@@ -7,8 +8,55 @@ use vi_core::posted_descriptor::{self, Cursor};
 use vi_core::queue::Slot;
 
 use super::Memory;
+use crate::payload_buffer::PayloadBuffer;
+
+/// Returns bytes of a program's memory as the payload of a frame.
+///
+/// # Safety
+/// They are inside a registered region that the caller found valid under the backend lock, which it
+/// holds as long as it uses the payload.
+#[inline(always)]
+pub(super) unsafe fn payload_at<'a>(address: u64, bytes: u32) -> Payload<'a> {
+    let start = core::ptr::with_exposed_provenance(address as usize);
+    // SAFETY: guaranteed by the caller: deregistration needs the lock.
+    unsafe { Payload::from_raw(start, bytes as usize) }
+}
 
 impl Memory<'_> {
+    /// Returns message bytes of the data segments of a slot: where they are, if they are in one piece
+    /// in this process, else gathered in the buffer. `None`: the segments are too short or not
+    /// accessible.
+    ///
+    /// # Safety
+    /// The caller holds the backend lock, under which the segments were found valid for
+    /// [`Access::Read`], as long as it uses the payload.
+    #[inline(always)]
+    pub(super) unsafe fn payload<'b>(
+        self,
+        tag: TagCheck,
+        cursor: &mut Cursor,
+        slot: &Slot,
+        (offset_bytes, bytes): (u32, u32),
+        buffer: &'b mut PayloadBuffer,
+    ) -> Option<Payload<'b>> {
+        if bytes == 0 {
+            return Some(Payload::EMPTY);
+        }
+        let in_place = if tag.is_client() {
+            slot.mapped_address(offset_bytes, bytes)
+        } else {
+            cursor.contiguous(slot.data(), offset_bytes, bytes)
+        };
+        if let Some(address) = in_place {
+            // SAFETY: inside a segment that the caller found valid.
+            return Some(unsafe { payload_at(address, bytes) });
+        }
+        buffer.fill(bytes as usize, |to| {
+            // SAFETY: passed on from our caller.
+            unsafe { self.gather(tag, cursor, slot, offset_bytes, to) }
+        })
+    }
+
     /// Copies message bytes out of the data segments of a slot. Returns false if the segments are
     /// too short or not accessible.
     ///

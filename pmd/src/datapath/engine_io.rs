@@ -1,6 +1,7 @@
 //! The engine's I/O trait implemented on queues, memory and port.
 
 use fcvi_frame::device_header::DeviceHeader;
+use fcvi_frame::fcoe::Eof;
 use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
 use vi_core::descriptor::{control, send_operation};
 use vi_core::events::AsyncEvent;
@@ -13,7 +14,7 @@ use vi_types::{
     ViState, Waiter, status,
 };
 
-use super::{Datapath, Memory, Slot, eof, path_of, shortcut};
+use super::{DataFrame, Datapath, Memory, Slot, path_of, shortcut};
 use crate::call_waiters::Object;
 
 impl QueueIo for Datapath {
@@ -232,17 +233,20 @@ impl EngineIo for Datapath {
         payload_bytes: u32,
         last: bool,
     ) -> Transmit {
-        self.transmit(vi, template.dst(), |frame_buffer, path, memory| {
+        let frame = DataFrame {
+            template,
+            per_frame,
+            last,
+        };
+        let range = (per_frame.relative_offset, payload_bytes);
+        self.transmit(vi, frame, |buffer, path, memory| {
             // SAFETY: we hold the backend lock; the reference ends with this call.
             let slot = unsafe { path.shared.send.ahead(path.in_flight) }?;
             if !still_valid(slot, memory.regions, path.tag, slot.access()) {
                 return None;
             }
-            let (eof, cursor, tag) = (eof(last), &mut path.send_cursor, path.tag);
-            frame_buffer.build(template, per_frame, payload_bytes as usize, eof, |to| {
-                // SAFETY: the segments were found valid just now, and we hold the backend lock.
-                unsafe { memory.gather(tag, cursor, slot, per_frame.relative_offset, to) }
-            })
+            // SAFETY: the segments were found valid just now, and we hold the backend lock.
+            unsafe { memory.payload(path.tag, &mut path.send_cursor, slot, range, buffer) }
         })
     }
 
@@ -262,31 +266,31 @@ impl EngineIo for Datapath {
         payload_bytes: u32,
         last: bool,
     ) -> Transmit {
-        self.transmit(vi, template.dst(), |frame_buffer, path, memory| {
+        let frame = DataFrame {
+            template,
+            per_frame,
+            last,
+        };
+        let range = (per_frame.relative_offset, payload_bytes);
+        self.transmit(vi, frame, |buffer, path, memory| {
             let queue = &path.shared.send;
             // SAFETY: we hold the backend lock; the reference ends with this call.
             let slot = unsafe { queue.ahead(ahead) }.filter(|_| ahead <= path.in_flight)?;
             if !still_valid(slot, memory.regions, path.tag, slot.access()) {
                 return None;
             }
-            let tag = path.tag;
             let cursor = path.again_cursor.of(queue.sequence(ahead));
-            let (eof, bytes) = (eof(last), payload_bytes as usize);
-            frame_buffer.build(template, per_frame, bytes, eof, |to| {
-                // SAFETY: the segments were found valid just now, and we hold the backend lock.
-                unsafe { memory.gather(tag, cursor, slot, per_frame.relative_offset, to) }
-            })
+            // SAFETY: the segments were found valid just now, and we hold the backend lock.
+            unsafe { memory.payload(path.tag, cursor, slot, range, buffer) }
         })
     }
 
     fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit {
-        let Some(mbuf) = self.buffer(header.dst) else {
-            return Transmit::NoRoom;
-        };
         // A control frame is at most 268 bytes; only a port that cannot carry FCoE at all
         // has no room for it, and such a port cannot be opened.
-        let built = self.frame_buffer.build_control(header, payload);
-        self.transmit_built(mbuf, built)
+        self.transmit_other(header.dst, |out| {
+            header.emit_frame(payload, Eof::T, out).ok()
+        })
     }
 
     #[inline]
@@ -318,7 +322,12 @@ impl EngineIo for Datapath {
         payload_bytes: u32,
         last: bool,
     ) -> Transmit {
-        self.send_read(vi, (template, per_frame), source, payload_bytes, last)
+        let frame = DataFrame {
+            template,
+            per_frame,
+            last,
+        };
+        self.send_read(vi, frame, source, payload_bytes)
     }
 
     fn move_message(

@@ -1,12 +1,12 @@
 //! RDMA reads: sends the local memory that a peer reads, and places what was read of a peer's.
 
-use fcvi_frame::frame::{HeaderTemplate, PerFrame};
-use vi_core::memory::{Access, copy};
+use vi_core::memory::Access;
 use vi_core::posted_descriptor::still_valid;
 use vi_engine::Transmit;
 use vi_types::ViIndex;
 
-use super::{Datapath, eof};
+use super::client_memory::payload_at;
+use super::{DataFrame, Datapath};
 
 impl Datapath {
     /// Places read data into the descriptor `ahead` positions behind the oldest in flight. Returns
@@ -52,28 +52,31 @@ impl Datapath {
     pub(super) fn send_read(
         &mut self,
         vi: ViIndex,
-        (template, per_frame): (&HeaderTemplate, &PerFrame),
+        frame: DataFrame<'_>,
         (address, handle): (u64, u32),
         payload_bytes: u32,
-        last: bool,
     ) -> Transmit {
-        self.transmit(vi, template.dst(), |frame_buffer, path, memory| {
-            let at = address.checked_add(u64::from(per_frame.relative_offset))?;
-            let bytes = u64::from(payload_bytes);
+        let offset_bytes = frame.per_frame.relative_offset;
+        self.transmit(vi, frame, |buffer, path, memory| {
+            let at = address.checked_add(u64::from(offset_bytes))?;
             let (regions, tag) = (memory.regions, path.tag);
-            if !regions.check(handle, tag, at, bytes, Access::RemoteRead) {
+            if !regions.check(
+                handle,
+                tag,
+                at,
+                u64::from(payload_bytes),
+                Access::RemoteRead,
+            ) {
                 return None;
             }
-            let (eof, bytes) = (eof(last), payload_bytes as usize);
-            frame_buffer.build(template, per_frame, bytes, eof, |to| {
-                if tag.is_client() {
+            if tag.is_client() {
+                return buffer.fill(payload_bytes as usize, |to| {
                     // SAFETY: we hold the backend lock.
-                    return unsafe { memory.read_of_client((tag, at, handle), to) };
-                }
-                // SAFETY: checked under the backend lock, held since; deregistration needs it.
-                unsafe { copy::read(at, to) };
-                true
-            })
+                    unsafe { memory.read_of_client((tag, at, handle), to) }
+                });
+            }
+            // SAFETY: checked under the backend lock, held since.
+            Some(unsafe { payload_at(at, payload_bytes) })
         })
     }
 }

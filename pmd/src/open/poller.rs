@@ -430,6 +430,7 @@ mod tests {
             max_frame_bytes: 2172,
             lossless: false,
             send_alone: false,
+            next_buffer_bytes: 0,
         };
         let config = NicConfig::default();
         let open = |capabilities: &Capabilities| vn_port(&config, capabilities, (1, 2), 2112);

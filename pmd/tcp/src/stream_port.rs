@@ -23,6 +23,7 @@ impl StreamPort {
                 max_frame_bytes: 0,
                 lossless: true,
                 send_alone: false,
+                next_buffer_bytes: 0,
             },
             epoll_fd,
         }

@@ -22,6 +22,19 @@ proptest! {
         for cut in cuts.iter().cycle() {
             let cut = (*cut).min(expected.len() - seen.len());
             let offset = seen.len() as u32;
+            let range = &expected[seen.len()..seen.len() + cut];
+            let in_one_segment = range.windows(2).all(|pair| pair[0] + 1 == pair[1]);
+            let contiguous = cursor.contiguous(&segments, offset, cut as u32);
+            if cut > 0 {
+                prop_assert_eq!(contiguous, Some(range[0]).filter(|_| in_one_segment));
+            }
+            if let Some(address) = contiguous {
+                seen.extend((0..cut as u64).map(|i| address + i));
+                if seen.len() == expected.len() {
+                    break;
+                }
+                continue;
+            }
             let fits = cursor.walk(&segments, offset, cut, |address, range| {
                 seen.extend(range.clone().map(|i| address + (i - range.start) as u64));
             });
@@ -33,6 +46,8 @@ proptest! {
         prop_assert_eq!(&seen, &expected);
         let beyond = cursor.walk(&segments, expected.len() as u32, 1, |_, _| ());
         prop_assert!(!beyond, "a byte past the end");
+        let beyond = cursor.contiguous(&segments, expected.len() as u32, 1);
+        prop_assert_eq!(beyond, None, "a byte past the end");
         if !expected.is_empty() {
             let middle = expected.len() / 2;
             let mut again = None;

@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::fc::FCtl;
-use fcvi_frame::fcoe::{Eof, FCOE_TRAILER_BYTES};
-use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame, seal};
+use fcvi_frame::fcoe::{Eof, MAX_FRAME_BYTES};
+use fcvi_frame::frame::{FrameHeader, FrameToEmit, HeaderTemplate, Payload, PerFrame};
 use vi_types::{
     AsyncError, Claim, Completion, Operation, QueueIo, SendWork, Status, ViIndex, ViState, Waiter,
 };
@@ -255,15 +255,16 @@ impl TestIo {
         payload: &[u8],
         last: bool,
     ) -> Transmit {
-        let padded = payload.len().next_multiple_of(4);
-        let bytes = template.bytes() + padded + FCOE_TRAILER_BYTES;
-        let mut frame = vec![0; bytes];
-        let at = template
-            .emit(per_frame, &mut frame)
-            .expect("a large enough buffer");
-        frame[at..at + payload.len()].copy_from_slice(payload);
-        seal(&mut frame, bytes, if last { Eof::T } else { Eof::N }).expect("a legal length");
-        self.push_frame(frame)
+        let frame = FrameToEmit {
+            template,
+            per_frame,
+            payload: Payload::from_slice(payload),
+            eof: if last { Eof::T } else { Eof::N },
+            prefetch_bytes: 0,
+        };
+        let mut bytes = vec![0; frame.frame_bytes().expect("a valid length")];
+        frame.emit(&mut bytes).expect("a large enough buffer");
+        self.push_frame(bytes)
     }
 
     fn push_frame(&mut self, frame: Vec<u8>) -> Transmit {
@@ -497,11 +498,9 @@ impl EngineIo for TestIo {
     }
 
     fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit {
-        let bytes = header.bytes() + payload.len() + FCOE_TRAILER_BYTES;
-        let mut frame = vec![0; bytes];
-        let at = header.emit(&mut frame).expect("a large enough buffer");
-        frame[at..at + payload.len()].copy_from_slice(payload);
-        seal(&mut frame, bytes, Eof::T).expect("a legal length");
+        let mut frame = vec![0; MAX_FRAME_BYTES];
+        let bytes = header.emit_frame(payload, Eof::T, &mut frame);
+        frame.truncate(bytes.expect("a valid length"));
         self.push_frame(frame)
     }
 

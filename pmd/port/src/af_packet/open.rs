@@ -167,6 +167,7 @@ impl AfPacketPort {
                 max_frame_bytes: max_frame_bytes as usize,
                 lossless: false,
                 send_alone: false,
+                next_buffer_bytes: 0,
             },
             rx,
             tx,

@@ -342,6 +342,7 @@ impl AfXdpPort {
                 max_frame_bytes: max_frame_bytes as usize,
                 lossless: false,
                 send_alone: false,
+                next_buffer_bytes: 0,
             },
             steering,
             receivers: receivers.into_boxed_slice(),

@@ -321,6 +321,7 @@ impl DpdkPort {
                 max_frame_bytes: max_frame_bytes as usize,
                 lossless: false,
                 send_alone: false,
+                next_buffer_bytes: 0,
             },
             eal,
             can_recover: properties.kind == DriverKind::Memif

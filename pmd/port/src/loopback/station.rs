@@ -101,6 +101,7 @@ impl LoopbackPort {
                 max_frame_bytes: config.max_frame_bytes as usize,
                 lossless: true,
                 send_alone: true,
+                next_buffer_bytes: 0,
             },
             hub: Arc::clone(&hub),
             own,

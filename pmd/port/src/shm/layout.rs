@@ -10,8 +10,9 @@ pub(super) const BLOCK_BYTES: usize = 128;
 /// Maximum frame length: 2172 bytes of FCoE and one VLAN tag.
 pub(super) const MAX_FRAME_BYTES: usize = 2176;
 
-/// The flag word and eight unused bytes before the frame in a slot.
-pub(super) const SLOT_HEADER_BYTES: usize = 16;
+/// The flag word and four unused bytes before the frame in a slot: the data field of an untagged frame
+/// starts at a cache line.
+pub(super) const SLOT_HEADER_BYTES: usize = 12;
 
 /// Distance from slot to slot.
 pub(super) const SLOT_STRIDE_BYTES: usize =
@@ -30,7 +31,7 @@ pub(super) const STATIONS_MAX: usize = 255;
 pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"VIADUCT\0");
 
 /// Incremented with every change of this file's structures or their meaning.
-pub(super) const LAYOUT_VERSION: u32 = 1;
+pub(super) const LAYOUT_VERSION: u32 = 2;
 
 /// Parameters that must be equal for all stations of a segment, as stored in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +144,10 @@ const _: () = {
     assert!(size_of::<RingHeader>() == RING_HEADER_BYTES);
     assert!(SLOT_STRIDE_BYTES.is_multiple_of(BLOCK_BYTES));
     assert!(SLOT_HEADER_BYTES >= size_of::<AtomicU64>());
+    assert!(
+        (SLOT_HEADER_BYTES + 52).is_multiple_of(64),
+        "headers before the data field"
+    );
     assert!(
         SLOT_HEADER_BYTES + 84 <= BLOCK_BYTES,
         "the smallest message in one block"

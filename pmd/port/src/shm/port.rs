@@ -7,7 +7,7 @@ use super::buffer_origin::{self, Origin};
 use super::config::ShmConfig;
 use super::counters::Counters;
 use super::error::ShmError;
-use super::layout::MAX_FRAME_BYTES;
+use super::layout::{MAX_FRAME_BYTES, SLOT_STRIDE_BYTES};
 use super::membership::Membership;
 use super::rx::RxSide;
 use super::segment::StationWord;
@@ -79,6 +79,7 @@ impl ShmPort {
                 max_frame_bytes: MAX_FRAME_BYTES,
                 lossless: true,
                 send_alone: true,
+                next_buffer_bytes: SLOT_STRIDE_BYTES,
             },
             tx,
             rx: RxSide::new(max_stations),
