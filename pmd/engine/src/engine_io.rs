@@ -61,6 +61,17 @@ pub trait EngineIo: QueueIo {
     /// Sends one single-frame sequence that carries `payload` (a multiple of 4 bytes).
     fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit;
 
+    /// Copies a whole message into the oldest receive descriptor and completes it. Returns false
+    /// without any effect if there is none, or if it is claimed, has a fault, is too short, or if its
+    /// memory is not valid or not in this process. Then the message is received by
+    /// [`QueueIo::claim_receive`] and what follows.
+    fn receive_whole(&mut self, vi: ViIndex, payload: &[u8], immediate: Option<u32>) -> bool;
+
+    /// Writes a whole RDMA write to the address and handle `target`. Returns false without any
+    /// effect if the peer may not write there, or if the memory is not in this process. Then it is
+    /// received by [`EngineIo::check_rdma_write`] and what follows.
+    fn write_whole(&mut self, vi: ViIndex, target: (u64, u32), payload: &[u8]) -> bool;
+
     /// Reports whether the peer of this VI may write there: checks handle, tag, range and rights.
     fn check_rdma_write(&mut self, vi: ViIndex, target: &DeviceHeader) -> bool;
 

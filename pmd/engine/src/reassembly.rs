@@ -274,6 +274,17 @@ impl Reassembly {
         self.ahead = None;
     }
 
+    /// Reports whether this is the next message, whole in one frame. Only on a connection without
+    /// recovery.
+    #[inline(always)]
+    pub(crate) fn is_next_in_one_frame(&self, frame: &FrameView<'_>, iu: &IuView<'_>) -> bool {
+        self.message.is_none()
+            && self.expected == iu.header.msg_id
+            && frame.sof == Sof::I3
+            && frame.fc.parameter == 0
+            && frame.fc.f_ctl.contains(FCtl::END_SEQUENCE)
+    }
+
     /// Reports whether this is the next message, whole in one frame, without gaps or an open
     /// message. Most messages are.
     #[inline]

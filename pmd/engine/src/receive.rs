@@ -7,6 +7,7 @@
 
 mod failure;
 mod misses;
+mod one_step;
 mod response;
 mod stream;
 
@@ -18,6 +19,7 @@ use fcvi_frame::iu::Opcode;
 use vi_types::ReliabilityLevel;
 
 pub(crate) use self::failure::ReceiveFailure;
+use self::one_step::receive_in_one_step;
 pub(crate) use self::stream::{RxStream, deliver};
 use crate::connection::Break;
 use crate::connection_iu::Sequence;
@@ -71,6 +73,12 @@ impl Endpoint {
         cx.port.note_received(self.peer_index, cx.now_ns);
         if self.rx.ack.is_some() {
             return self.receive_recovered(cx, frame, iu);
+        }
+        if self.rx.reassembly.is_next_in_one_frame(frame, iu)
+            && let Some((rx, _)) = self.connected_streams(cx)
+            && receive_in_one_step(rx, cx, iu)
+        {
+            return Ok(());
         }
         match self.rx.reassembly.accept(&Run::of(frame, iu)) {
             Accepted::Duplicate(counter) | Accepted::Unexpected(counter) => {

@@ -293,6 +293,41 @@ impl EngineIo for Datapath {
         })
     }
 
+    #[inline(always)]
+    fn receive_whole(&mut self, vi: ViIndex, payload: &[u8], immediate: Option<u32>) -> bool {
+        let (path, memory) = self.parts(vi);
+        let Some(path) = path.filter(|path| path.claimed == 0) else {
+            return false;
+        };
+        // SAFETY: we hold the backend lock; the reference ends before the completion.
+        let Some(slot) = (unsafe { path.shared.recv.head() }) else {
+            return false;
+        };
+        if slot.fault != 0
+            || payload.len() > slot.length_bytes as usize
+            || !still_valid(slot, memory.regions, path.tag, Access::Write)
+        {
+            return false;
+        }
+        let bytes = payload.len() as u32;
+        if path.tag.is_client() && slot.mapped_address(0, bytes).is_none() {
+            return false;
+        }
+        let cursor = &mut Cursor::default();
+        // SAFETY: the segments were found valid under the backend lock, held since.
+        if !unsafe { memory.scatter(path.tag, cursor, slot, 0, payload) } {
+            return false;
+        }
+        self.complete_receive(vi, Completion::received(bytes, immediate));
+        true
+    }
+
+    #[inline]
+    fn write_whole(&mut self, vi: ViIndex, target: (u64, u32), payload: &[u8]) -> bool {
+        let is_own = self.vi(vi).is_some_and(|path| !path.tag.is_client());
+        is_own && self.place_rdma_write(vi, target, 0, payload)
+    }
+
     #[inline]
     fn check_rdma_write(&mut self, vi: ViIndex, target: &DeviceHeader) -> bool {
         let regions = self.regions;

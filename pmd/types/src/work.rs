@@ -111,10 +111,8 @@ impl MessageDestination {
     #[inline]
     pub fn completion(&self, length_bytes: u32, immediate: Option<u32>) -> Option<Completion> {
         self.claims().then_some(Completion {
-            status: Status::OK,
-            length_bytes,
-            immediate,
             remote_write: matches!(self, Self::Write { .. }),
+            ..Completion::received(length_bytes, immediate)
         })
     }
 }
@@ -144,4 +142,18 @@ pub struct Completion {
     pub immediate: Option<u32>,
     /// The message was an RDMA write of the peer.
     pub remote_write: bool,
+}
+
+impl Completion {
+    /// The completion of a received message.
+    #[inline]
+    #[must_use]
+    pub fn received(length_bytes: u32, immediate: Option<u32>) -> Self {
+        Self {
+            status: Status::OK,
+            length_bytes,
+            immediate,
+            remote_write: false,
+        }
+    }
 }

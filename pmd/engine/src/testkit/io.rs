@@ -1,17 +1,17 @@
 //! A model of queues, memory and port, which checks how the engine uses them.
 
+mod engine_io;
+
 use std::collections::{HashMap, VecDeque};
 
-use fcvi_frame::device_header::DeviceHeader;
-use fcvi_frame::fc::FCtl;
-use fcvi_frame::fcoe::{Eof, MAX_FRAME_BYTES};
-use fcvi_frame::frame::{FrameHeader, FrameToEmit, HeaderTemplate, Payload, PerFrame};
+use fcvi_frame::fcoe::Eof;
+use fcvi_frame::frame::{FrameToEmit, HeaderTemplate, Payload, PerFrame};
 use vi_types::{
     AsyncError, Claim, Completion, Operation, QueueIo, SendWork, Status, ViIndex, ViState, Waiter,
 };
 
 use super::rng::Rng;
-use crate::{EngineIo, Moved, Transmit};
+use crate::Transmit;
 
 /// An event that the consumer of a VI sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,6 +146,11 @@ pub(crate) struct TestIo {
     pub(crate) placements: Option<Vec<Placement>>,
     /// Mask of random numbers.
     pub(crate) random_mask: u32,
+    /// Messages of one frame are received in one step.
+    pub(crate) receives_whole: bool,
+    /// Numbers of sends and of writes that were.
+    pub(crate) received_whole: u64,
+    pub(crate) written_whole: u64,
     rng: Rng,
 }
 
@@ -159,6 +164,9 @@ impl TestIo {
             control_events: 0,
             placements: None,
             random_mask: u32::MAX,
+            receives_whole: true,
+            received_whole: 0,
+            written_whole: 0,
             rng: Rng::new(seed),
         }
     }
@@ -434,139 +442,5 @@ impl QueueIo for TestIo {
 
     fn random(&mut self) -> u32 {
         self.rng.next_u64() as u32 & self.random_mask
-    }
-}
-
-impl EngineIo for TestIo {
-    fn transmit_data(
-        &mut self,
-        vi: ViIndex,
-        template: &HeaderTemplate,
-        per_frame: &PerFrame,
-        payload_bytes: u32,
-        last: bool,
-    ) -> Transmit {
-        if self.room == 0 {
-            return Transmit::NoRoom;
-        }
-        let queues = self.vi(vi);
-        let send = queues
-            .sends
-            .get(queues.in_flight)
-            .expect("a send to transmit");
-        let from = per_frame.relative_offset;
-        let to = from + payload_bytes;
-        if send.gone_from.is_some_and(|gone| to > gone) {
-            return Transmit::Fault;
-        }
-        let payload = send.data[from as usize..to as usize].to_vec();
-        assert_eq!(last, send.read || to as usize == send.data.len());
-        self.push_data(template, per_frame, &payload, last)
-    }
-
-    fn in_flight_work(&mut self, vi: ViIndex, ahead: u32) -> Option<SendWork> {
-        let queues = self.vi(vi);
-        assert!(
-            ahead as usize <= queues.in_flight,
-            "a send in flight or in progress"
-        );
-        queues.sends.get(ahead as usize).map(Send::work)
-    }
-
-    fn retransmit_data(
-        &mut self,
-        vi: ViIndex,
-        ahead: u32,
-        template: &HeaderTemplate,
-        per_frame: &PerFrame,
-        payload_bytes: u32,
-        last: bool,
-    ) -> Transmit {
-        if self.room == 0 {
-            return Transmit::NoRoom;
-        }
-        let send = &self.vi(vi).sends[ahead as usize];
-        assert!(per_frame.f_ctl.contains(FCtl::RETRANSMITTED));
-        let from = per_frame.relative_offset;
-        let to = from + payload_bytes;
-        if send.gone_from.is_some_and(|gone| to > gone) {
-            return Transmit::Fault;
-        }
-        let payload = send.data[from as usize..to as usize].to_vec();
-        assert_eq!(last, send.read || to as usize == send.data.len());
-        self.push_data(template, per_frame, &payload, last)
-    }
-
-    fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit {
-        let mut frame = vec![0; MAX_FRAME_BYTES];
-        let bytes = header.emit_frame(payload, Eof::T, &mut frame);
-        frame.truncate(bytes.expect("a valid length"));
-        self.push_frame(frame)
-    }
-
-    fn check_rdma_write(&mut self, _vi: ViIndex, target: &DeviceHeader) -> bool {
-        self.holds(target.rmt_va, target.rmt_va_handle, target.tot_len)
-    }
-
-    fn check_rdma_read(&mut self, _vi: ViIndex, source: &DeviceHeader) -> bool {
-        self.holds(source.rmt_va, source.rmt_va_handle, source.tot_len)
-    }
-
-    fn transmit_read(
-        &mut self,
-        _vi: ViIndex,
-        template: &HeaderTemplate,
-        per_frame: &PerFrame,
-        source: (u64, u32),
-        payload_bytes: u32,
-        last: bool,
-    ) -> Transmit {
-        if self.room == 0 {
-            return Transmit::NoRoom;
-        }
-        let Some(payload) = self.readable(source, per_frame.relative_offset, payload_bytes) else {
-            return Transmit::Fault;
-        };
-        self.push_data(template, per_frame, &payload, last)
-    }
-
-    fn move_message(
-        &mut self,
-        vi: ViIndex,
-        other: ViIndex,
-        operation: Operation,
-        offset_bytes: u32,
-        bytes: u32,
-    ) -> Moved {
-        let queues = self.vi(vi);
-        assert_eq!(queues.in_flight, 0, "nothing is in flight");
-        let send = queues.sends.front().expect("a send to move");
-        assert_eq!(send.operation(), operation);
-        let (from, to) = (offset_bytes as usize, (offset_bytes + bytes) as usize);
-        assert!(to <= send.data.len(), "within the buffer");
-        if send.gone_from.is_some_and(|gone| to > gone as usize) {
-            return Moved::LocalInvalid;
-        }
-        let placed = match operation {
-            Operation::Send => {
-                let payload = send.data[from..to].to_vec();
-                self.place_receive(other, 0, offset_bytes, &payload)
-            }
-            Operation::Write { remote } => {
-                let payload = send.data[from..to].to_vec();
-                self.place_rdma_write(other, remote, offset_bytes, &payload)
-            }
-            Operation::Read { remote } => {
-                let Some(payload) = self.readable(remote, offset_bytes, bytes) else {
-                    return Moved::RemoteInvalid;
-                };
-                self.fill_read(vi, 0, offset_bytes, &payload)
-            }
-        };
-        if placed {
-            Moved::All
-        } else {
-            Moved::RemoteInvalid
-        }
     }
 }

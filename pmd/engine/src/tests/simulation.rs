@@ -12,6 +12,7 @@
 //! * Always: descriptors complete once, in order; none completes without error after a break; no OX_ID, timer or table
 //!   entry remains.
 
+mod one_step;
 mod writes;
 
 use std::collections::HashMap;
@@ -83,6 +84,8 @@ struct Simulation {
     endpoints: [Endpoint; 2],
     totals: Totals,
     message_number: u64,
+    /// All events of both consumers.
+    events: Vec<Event>,
     what: String,
 }
 
@@ -143,6 +146,7 @@ impl Simulation {
             endpoints,
             totals: Totals::default(),
             message_number: 0,
+            events: Vec::new(),
             what: format!("seed {seed:#x}, {level:?}, {faults:?}, recovery {recovery}"),
         }
     }
@@ -317,6 +321,7 @@ impl Simulation {
     fn take_log(&mut self, at: usize) -> Vec<Vec<u8>> {
         let (node, vi) = (self.endpoints[at].node, self.endpoints[at].vi);
         let log = self.net.log(node, vi);
+        self.events.extend_from_slice(&log);
         let what = &self.what;
         let endpoint = &mut self.endpoints[at];
         let mut delivered = Vec::new();

@@ -1,0 +1,172 @@
+//! The calls of the engine beyond those that transports share.
+
+use fcvi_frame::device_header::DeviceHeader;
+use fcvi_frame::fc::FCtl;
+use fcvi_frame::fcoe::{Eof, MAX_FRAME_BYTES};
+use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
+use vi_types::{Completion, Operation, QueueIo, SendWork, ViIndex};
+
+use super::{Receive, Send, TestIo};
+use crate::{EngineIo, Moved, Transmit};
+
+impl EngineIo for TestIo {
+    fn transmit_data(
+        &mut self,
+        vi: ViIndex,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit {
+        if self.room == 0 {
+            return Transmit::NoRoom;
+        }
+        let queues = self.vi(vi);
+        let send = queues
+            .sends
+            .get(queues.in_flight)
+            .expect("a send to transmit");
+        let from = per_frame.relative_offset;
+        let to = from + payload_bytes;
+        if send.gone_from.is_some_and(|gone| to > gone) {
+            return Transmit::Fault;
+        }
+        let payload = send.data[from as usize..to as usize].to_vec();
+        assert_eq!(last, send.read || to as usize == send.data.len());
+        self.push_data(template, per_frame, &payload, last)
+    }
+
+    fn in_flight_work(&mut self, vi: ViIndex, ahead: u32) -> Option<SendWork> {
+        let queues = self.vi(vi);
+        assert!(
+            ahead as usize <= queues.in_flight,
+            "a send in flight or in progress"
+        );
+        queues.sends.get(ahead as usize).map(Send::work)
+    }
+
+    fn retransmit_data(
+        &mut self,
+        vi: ViIndex,
+        ahead: u32,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit {
+        if self.room == 0 {
+            return Transmit::NoRoom;
+        }
+        let send = &self.vi(vi).sends[ahead as usize];
+        assert!(per_frame.f_ctl.contains(FCtl::RETRANSMITTED));
+        let from = per_frame.relative_offset;
+        let to = from + payload_bytes;
+        if send.gone_from.is_some_and(|gone| to > gone) {
+            return Transmit::Fault;
+        }
+        let payload = send.data[from as usize..to as usize].to_vec();
+        assert_eq!(last, send.read || to as usize == send.data.len());
+        self.push_data(template, per_frame, &payload, last)
+    }
+
+    fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit {
+        let mut frame = vec![0; MAX_FRAME_BYTES];
+        let bytes = header.emit_frame(payload, Eof::T, &mut frame);
+        frame.truncate(bytes.expect("a valid length"));
+        self.push_frame(frame)
+    }
+
+    fn receive_whole(&mut self, vi: ViIndex, payload: &[u8], immediate: Option<u32>) -> bool {
+        let bytes = payload.len() as u32;
+        let is_usable = |receive: &&mut Receive| {
+            let room = receive
+                .capacity_bytes
+                .min(receive.gone_from.unwrap_or(u32::MAX));
+            !receive.claimed && receive.fault.is_ok() && bytes <= room
+        };
+        let receives_whole = self.receives_whole;
+        let receive = self.vi(vi).receives.front_mut().filter(is_usable);
+        let Some(receive) = receive.filter(|_| receives_whole) else {
+            return false;
+        };
+        receive.claimed = true;
+        self.received_whole += 1;
+        assert!(self.place_receive(vi, 0, 0, payload), "valid memory");
+        self.complete_receive(vi, Completion::received(bytes, immediate));
+        true
+    }
+
+    fn write_whole(&mut self, vi: ViIndex, target: (u64, u32), payload: &[u8]) -> bool {
+        let written = self.receives_whole
+            && self.holds(target.0, target.1, payload.len() as u32)
+            && self.place_rdma_write(vi, target, 0, payload);
+        self.written_whole += u64::from(written);
+        written
+    }
+
+    fn check_rdma_write(&mut self, _vi: ViIndex, target: &DeviceHeader) -> bool {
+        self.holds(target.rmt_va, target.rmt_va_handle, target.tot_len)
+    }
+
+    fn check_rdma_read(&mut self, _vi: ViIndex, source: &DeviceHeader) -> bool {
+        self.holds(source.rmt_va, source.rmt_va_handle, source.tot_len)
+    }
+
+    fn transmit_read(
+        &mut self,
+        _vi: ViIndex,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        source: (u64, u32),
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit {
+        if self.room == 0 {
+            return Transmit::NoRoom;
+        }
+        let Some(payload) = self.readable(source, per_frame.relative_offset, payload_bytes) else {
+            return Transmit::Fault;
+        };
+        self.push_data(template, per_frame, &payload, last)
+    }
+
+    fn move_message(
+        &mut self,
+        vi: ViIndex,
+        other: ViIndex,
+        operation: Operation,
+        offset_bytes: u32,
+        bytes: u32,
+    ) -> Moved {
+        let queues = self.vi(vi);
+        assert_eq!(queues.in_flight, 0, "nothing is in flight");
+        let send = queues.sends.front().expect("a send to move");
+        assert_eq!(send.operation(), operation);
+        let (from, to) = (offset_bytes as usize, (offset_bytes + bytes) as usize);
+        assert!(to <= send.data.len(), "within the buffer");
+        if send.gone_from.is_some_and(|gone| to > gone as usize) {
+            return Moved::LocalInvalid;
+        }
+        let placed = match operation {
+            Operation::Send => {
+                let payload = send.data[from..to].to_vec();
+                self.place_receive(other, 0, offset_bytes, &payload)
+            }
+            Operation::Write { remote } => {
+                let payload = send.data[from..to].to_vec();
+                self.place_rdma_write(other, remote, offset_bytes, &payload)
+            }
+            Operation::Read { remote } => {
+                let Some(payload) = self.readable(remote, offset_bytes, bytes) else {
+                    return Moved::RemoteInvalid;
+                };
+                self.fill_read(vi, 0, offset_bytes, &payload)
+            }
+        };
+        if placed {
+            Moved::All
+        } else {
+            Moved::RemoteInvalid
+        }
+    }
+}
