@@ -246,7 +246,7 @@ fn take_over(
         run_upkeep(device, upkeep);
         let idle = idle_since.elapsed();
         if idle >= spin {
-            sleep(device, epoch, idle);
+            sleep(device, epoch, seen, idle);
         } else {
             core::hint::spin_loop();
         }
@@ -255,10 +255,11 @@ fn take_over(
 }
 
 /// Arms the port, polls once more, and sleeps until a frame, a timer, a doorbell or a poll of the
-/// program. `idle`: how long there was no work.
-fn sleep(device: &'static Device, epoch: u32, idle: Duration) {
+/// program. `seen`: the program's activity before; `idle`: how long there was no work.
+fn sleep(device: &'static Device, epoch: u32, seen: Activity, idle: Duration) {
     let thread = &device.poll_thread;
-    let Some((source, limit)) = thread.while_polling(|| prepare_sleep(device, epoch, idle)) else {
+    let prepared = thread.while_polling(|| prepare_sleep(device, epoch, seen, idle));
+    let Some((source, limit)) = prepared else {
         return;
     };
     // Doorbells rung meanwhile were left to this thread.
@@ -269,22 +270,26 @@ fn sleep(device: &'static Device, epoch: u32, idle: Duration) {
     thread.while_polling(|| finish_sleep(device, epoch));
 }
 
-/// Arms the port; returns the wake source and the longest sleep, or `None` if there is work.
+/// Arms the port; returns the wake source and the longest sleep, or `None` if there is work or the
+/// program polls: a poll that finds the port armed makes a system call. This thread may not have run
+/// for long since its last look at the program's activity, so that it looks again before and after.
 fn prepare_sleep(
     device: &'static Device,
     epoch: u32,
+    seen: Activity,
     idle: Duration,
 ) -> Option<(WakeSource, Duration)> {
     let mut held = device.backend.lock_unbiased();
     let backend = held.as_mut()?;
-    if !device.is_current_epoch(epoch) {
+    let is_polled = || Activity::of(device).polls != seen.polls;
+    if !device.is_current_epoch(epoch) || is_polled() {
         return None;
     }
     let source = backend.arm();
     device.poll_thread.mark_doorbells_unattended();
     let worked = backend.poll_thoroughly(&device.shared.doorbells);
     device.wake_waiters(backend);
-    if worked {
+    if worked || is_polled() {
         backend.disarm();
         return None;
     }

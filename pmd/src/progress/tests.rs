@@ -108,6 +108,21 @@ fn polling_thread_wakes_sleeping_poll_thread() {
     crate::open::close(device, nic_handle).unwrap();
 }
 
+/// A poll that finds the port armed makes a system call, which a polling program must not pay for.
+#[test]
+fn poll_thread_does_not_fall_asleep_while_the_program_polls() {
+    let (device, nic_handle) = device("polled");
+    let seen = Activity::of(device);
+    device.poll();
+    let epoch = device.epoch();
+    assert!(prepare_sleep(device, epoch, seen, Duration::ZERO).is_none());
+    assert!(device.lock().as_mut().unwrap().armed().is_none());
+    let seen = Activity::of(device);
+    assert!(prepare_sleep(device, epoch, seen, Duration::ZERO).is_some());
+    finish_sleep(device, epoch);
+    crate::open::close(device, nic_handle).unwrap();
+}
+
 #[test]
 fn sleep_is_shorter_while_frames_wait_for_room() {
     let (device, nic_handle) = device("room");
