@@ -16,7 +16,7 @@ pub struct Layer {
     pub uses: Vec<String>,
     /// Workspace crates that only its tests may use.
     pub test_uses: Vec<String>,
-    /// The crate contains no clock, thread, socket or file.
+    /// The crate contains no clock, thread, socket, file, atomic or unsafe code.
     pub is_pure: bool,
 }
 

@@ -1,12 +1,12 @@
 //! Crates marked `pure` in the tables take time, randomness and input as arguments: they use no clock,
-//! thread, socket, file or operating system.
+//! thread, socket, file, atomic or operating system, and forbid unsafe code.
 
 use crate::finding::Finding;
 use crate::named_paths::named_paths;
 use crate::rule::Rule;
 use crate::rust_source::{Code, line_of, word_offsets};
 use crate::tables::Tables;
-use crate::tree::Tree;
+use crate::tree::{TextFile, Tree};
 
 /// The rule `pure-crates`.
 pub const RULE: Rule = Rule {
@@ -30,7 +30,16 @@ const FORBIDDEN_MODULES: [&str; 9] = [
 ];
 
 /// Identifiers that show such a use if it is imported in another way.
-const FORBIDDEN_WORDS: [&str; 5] = ["Instant", "SystemTime", "libc", "pmd_port", "thread_local"];
+const FORBIDDEN_WORDS: [&str; 6] = [
+    "Instant",
+    "SystemTime",
+    "libc",
+    "pmd_port",
+    "thread_local",
+    "unsafe",
+];
+
+const FORBID_UNSAFE: &str = "#![forbid(unsafe_code)]";
 
 fn check(tree: &Tree, tables: &Tables) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -42,6 +51,12 @@ fn check(tree: &Tree, tables: &Tables) -> Vec<Finding> {
             if file.path.starts_with(&source) && !tree.is_test_file(file) {
                 check_code(&file.path, &rust.production, &mut findings);
             }
+        }
+        let root = format!("{source}lib.rs");
+        let forbids = |file: &TextFile| file.text.contains(FORBID_UNSAFE);
+        if !tree.file(&root).is_some_and(forbids) {
+            let message = format!("`{FORBID_UNSAFE}` is missing");
+            findings.push(Finding::new(RULE.name, &root, 0, message, "add it"));
         }
     }
     findings
@@ -90,21 +105,26 @@ mod tests {
 
     #[test]
     fn pure_crate_passes() {
-        let text = "use std::collections::VecDeque;\n#[cfg(test)]\nmod tests { use std::fs; }\n";
+        let text = "#![forbid(unsafe_code)]\nuse std::collections::VecDeque;\n#[cfg(test)]\nmod tests { use std::fs; }\n";
         assert_eq!(found(text), [""; 0]);
     }
 
     #[test]
     fn clocks_threads_and_system_calls_are_found() {
-        let text = "use std::{fmt, time::Duration};\nstd::thread::yield_now();\nlibc::getpid();\nfn f(now: Instant) {}\n";
+        let text = "#![forbid(unsafe_code)]\nuse std::{fmt, time::Duration};\nstd::thread::yield_now();\nlibc::getpid();\nfn f(now: Instant) {}\n";
         assert_eq!(
             found(text),
             [
-                "x/core/src/lib.rs:1:names `std::time::Duration`",
-                "x/core/src/lib.rs:2:names `std::thread::yield_now`",
-                "x/core/src/lib.rs:4:names `Instant`",
-                "x/core/src/lib.rs:3:names `libc`",
+                "x/core/src/lib.rs:2:names `std::time::Duration`",
+                "x/core/src/lib.rs:3:names `std::thread::yield_now`",
+                "x/core/src/lib.rs:5:names `Instant`",
+                "x/core/src/lib.rs:4:names `libc`",
             ]
         );
+    }
+
+    #[test]
+    fn crate_that_does_not_forbid_unsafe_is_found() {
+        assert!(found("")[0].contains("is missing"));
     }
 }
