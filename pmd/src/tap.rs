@@ -18,6 +18,7 @@ use fcvi_frame::fcoe::FCOE_HEADER_BYTES;
 use pmd_port::layer::pcapng::format::Direction;
 use pmd_port::ring::{Consumer, Producer, spsc};
 use pmd_port::{BURST, Mbuf, MbufBatch, Port};
+use vi_core::control_socket::Socket;
 use vi_core::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Approximate overhead of a frame in the ring, in bytes.
@@ -70,6 +71,7 @@ pub(crate) struct Tap {
     staged: Vec<Staged>,
     n_port_id: Option<NPortId>,
     snap_bytes: usize,
+    operator: Arc<Socket>,
     shared: Arc<Shared>,
 }
 
@@ -80,9 +82,10 @@ pub(crate) struct TapReader {
     shared: Arc<Shared>,
 }
 
-/// Creates a tap for all frames, or for FC frames from or to `n_port_id`, with the first `snap_bytes` of each and about
-/// `capacity_bytes` of buffers.
+/// Creates a tap for an operator: for all frames, or for FC frames from or to `n_port_id`, with the first `snap_bytes`
+/// of each and about `capacity_bytes` of buffers.
 pub(crate) fn tap(
+    operator: Arc<Socket>,
     n_port_id: Option<NPortId>,
     snap_bytes: usize,
     capacity_bytes: usize,
@@ -105,6 +108,7 @@ pub(crate) fn tap(
         staged: Vec::with_capacity(BURST),
         n_port_id,
         snap_bytes,
+        operator,
         shared: Arc::clone(&shared),
     };
     let reader = TapReader {
@@ -119,6 +123,11 @@ impl Tap {
     /// Returns whether this is the reader of the tap.
     pub(crate) fn is_read_by(&self, reader: &TapReader) -> bool {
         Arc::ptr_eq(&self.shared, &reader.shared)
+    }
+
+    /// Returns whether the operator has ended the capture, or has ended itself. The reader may not know yet.
+    pub(crate) fn is_ended_by_operator(&self) -> bool {
+        self.operator.is_closed()
     }
 
     /// Captures received frames.

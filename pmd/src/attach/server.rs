@@ -370,7 +370,9 @@ impl Server {
                     None => self.refuse(&socket, "no attached application has this key".to_owned()),
                 }
             }
-            Request::Capture { parameters, .. } => self.capture(&socket, peer, &parameters),
+            Request::Capture { parameters, .. } => {
+                self.capture(&Arc::new(socket), peer, &parameters)
+            }
             Request::Free { device, file, .. } => {
                 if let Some(served) = self.nic(&device) {
                     let (device, inode) = file;

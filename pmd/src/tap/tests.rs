@@ -8,6 +8,10 @@ use super::*;
 
 const FRAME_BYTES: usize = 100;
 
+fn operator() -> Arc<Socket> {
+    Arc::new(Socket::pair().unwrap().0)
+}
+
 /// Returns frames to the other port, each filled with its number.
 fn frames(
     port: &mut LoopbackPort,
@@ -33,7 +37,7 @@ fn numbers(reader: &mut TapReader) -> Vec<u8> {
 #[test]
 fn sent_and_received_frames_are_captured_and_truncated() {
     let (mut left, mut right) = LoopbackPort::pair(&LoopbackConfig::default()).unwrap();
-    let (mut tap, mut reader) = tap(None, 60, 1 << 20);
+    let (mut tap, mut reader) = tap(operator(), None, 60, 1 << 20);
     let mut batch = frames(&mut left, &right, 1..4);
     tap.send(&mut left, &mut batch);
     assert!(batch.is_empty(), "the port accepted them");
@@ -63,7 +67,7 @@ fn sent_and_received_frames_are_captured_and_truncated() {
 #[test]
 fn frames_that_do_not_fit_are_counted_and_still_sent() {
     let (mut left, mut right) = LoopbackPort::pair(&LoopbackConfig::default()).unwrap();
-    let (mut tap, mut reader) = tap(None, FRAME_BYTES, 0);
+    let (mut tap, mut reader) = tap(operator(), None, FRAME_BYTES, 0);
     let mut passed = 0;
     for round in 0..3u8 {
         let mut batch = frames(&mut left, &right, 20 * round..20 * round + 20);
@@ -94,7 +98,7 @@ fn frames_that_do_not_fit_are_counted_and_still_sent() {
 #[test]
 fn frame_that_the_port_does_not_accept_is_not_captured() {
     let (mut left, mut right) = LoopbackPort::pair(&LoopbackConfig::default()).unwrap();
-    let (mut tap, mut reader) = tap(None, FRAME_BYTES, 0);
+    let (mut tap, mut reader) = tap(operator(), None, FRAME_BYTES, 0);
     let mut port = Reluctant {
         port: &mut left,
         accepts: 1,
@@ -215,7 +219,7 @@ fn frame_is_from_or_to_its_source_and_destination_only() {
 #[test]
 fn frames_of_other_ports_use_no_buffers() {
     let (mut left, mut right) = LoopbackPort::pair(&LoopbackConfig::default()).unwrap();
-    let (mut tap, mut reader) = tap(Some(n_port_id(1)), FRAME_BYTES, 0);
+    let (mut tap, mut reader) = tap(operator(), Some(n_port_id(1)), FRAME_BYTES, 0);
     for _ in 0..3 {
         let mut batch = frames(&mut left, &right, 0..20);
         tap.send(&mut left, &mut batch);

@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind, Write};
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fcvi_frame::NPortId;
@@ -21,8 +21,11 @@ use super::{ServedNic, Server, TIMEOUT, out_of_descriptors};
 use crate::attach::limiters;
 use crate::attach::message::{CaptureParameters, Reply};
 use crate::nic_backend::Backend;
-use crate::tap::{self, TapReader};
+use crate::tap::{self, Tap, TapReader};
 use vi_core::control_socket::{Peer, Socket};
+
+#[cfg(test)]
+mod tests;
 
 /// Permitted sizes of the ring.
 const BUFFER_BYTES: core::ops::RangeInclusive<u64> = 1 << 16..=64 << 20;
@@ -104,7 +107,7 @@ impl Server {
     /// Runs a capture until the operator ends it or `max_frames` are captured.
     pub(super) fn capture(
         &self,
-        socket: &Socket,
+        socket: &Arc<Socket>,
         peer: Peer,
         parameters: &CaptureParameters,
     ) -> io::Result<()> {
@@ -118,7 +121,7 @@ impl Server {
             return self.reject(socket, self.unknown_nic(&parameters.device));
         };
         let running = self.captures.begin();
-        let (mut tap, head) = match install_tap(served, parameters) {
+        let (mut tap, head) = match install_tap(served, socket, parameters) {
             Ok(installed) => installed,
             Err(why) => return self.refuse(socket, why),
         };
@@ -217,21 +220,25 @@ impl Server {
     }
 }
 
-/// Installs a tap in a NIC; also returns the header of the file.
+/// Installs a tap for an operator in a NIC, in place of one whose operator has ended; also returns the header of the file.
 fn install_tap<'a>(
     served: &'a ServedNic,
+    operator: &Arc<Socket>,
     parameters: &CaptureParameters,
 ) -> Result<(InstalledTap<'a>, Vec<u8>), String> {
     let name = &served.config.name;
-    let in_use = || format!("NIC {name}: another capture is running: end it");
+    let check_unused = |tap: Option<&Tap>| {
+        if tap.is_none_or(Tap::is_ended_by_operator) {
+            return Ok(());
+        }
+        Err(format!("NIC {name}: another capture is running: end it"))
+    };
     let port: Capabilities = {
         let held = served.device.lock();
         let poller = held.as_ref().and_then(Backend::state);
         let poller = poller.ok_or_else(|| format!("NIC {name} is down"))?;
         // Checked before a buffer is allocated.
-        if poller.path.tap.is_some() {
-            return Err(in_use());
-        }
+        check_unused(poller.path.tap.as_deref())?;
         poller.path.port.capabilities().clone()
     };
     let snaplen_bytes = match parameters.snaplen_bytes as usize {
@@ -243,17 +250,21 @@ fn install_tap<'a>(
         .clamp(*BUFFER_BYTES.start(), *BUFFER_BYTES.end());
     // All memory is allocated before the backend lock of the NIC is taken.
     let n_port_id = parameters.n_port_id.map(NPortId::from_bytes);
-    let (tap, reader) = tap::tap(n_port_id, snaplen_bytes, room_bytes as usize);
+    let (tap, reader) = tap::tap(
+        Arc::clone(operator),
+        n_port_id,
+        snaplen_bytes,
+        room_bytes as usize,
+    );
     let tap = Box::new(tap);
     let mut head = Vec::with_capacity(CHUNK_BYTES * 2);
     format::head(&mut head, &port, snaplen_bytes as u32);
     let mut held = served.device.lock();
     let poller = held.as_mut().and_then(Backend::state_mut);
     let poller = poller.ok_or_else(|| format!("NIC {name} is down"))?;
-    if poller.path.tap.is_some() {
-        return Err(in_use());
-    }
-    poller.path.tap = Some(tap);
+    check_unused(poller.path.tap.as_deref())?;
+    let ended = poller.path.tap.replace(tap);
     drop(held);
+    drop(ended);
     Ok((InstalledTap { served, reader }, head))
 }

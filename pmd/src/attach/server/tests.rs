@@ -22,7 +22,7 @@ fn id_of(test: &str) -> String {
 }
 
 /// A running process; the socket file is removed on drop also if it was not stopped.
-struct Running(Arc<Server>);
+pub(super) struct Running(Arc<Server>);
 
 impl core::ops::Deref for Running {
     type Target = Server;
@@ -40,7 +40,7 @@ impl Drop for Running {
 }
 
 /// A process with one NIC.
-fn server(test: &str) -> Running {
+pub(super) fn server(test: &str) -> Running {
     let id = id_of(test);
     let socket = std::env::temp_dir().join(format!("viaduct-{id}.sock"));
     let text = format!(
@@ -98,7 +98,7 @@ fn send_join(server: &Server, key: [u8; 16]) -> Socket {
     socket
 }
 
-fn reply(socket: &Socket) -> Reply {
+pub(super) fn reply(socket: &Socket) -> Reply {
     socket.receive().unwrap().unwrap().0
 }
 
@@ -306,39 +306,6 @@ fn attach_to_the_own_process_is_an_error() {
     let gone = open::attach(&path, "VINIC0").map(drop).unwrap_err();
     let text = gone.to_string();
     assert!(text.contains("no datapath process at"), "{text}");
-}
-
-/// Permission to attach is not sufficient.
-#[test]
-fn only_root_and_the_user_of_the_process_may_capture() {
-    let server = server("captures");
-    let own = geteuid().as_raw();
-    let parameters = super::super::message::CaptureParameters {
-        device: "no such NIC".to_owned(),
-        n_port_id: None,
-        snaplen_bytes: 0,
-        buffer_bytes: 1 << 20,
-        max_frames: 1,
-    };
-    for uid in [0, own, own + 1, 65534, u32::MAX] {
-        let (process, operator) = Socket::pair().unwrap();
-        let peer = Peer {
-            pid: 1,
-            uid,
-            gid: own,
-        };
-        server.capture(&process, peer, &parameters).unwrap();
-        match reply(&operator) {
-            Reply::UnknownNic(_) => assert!(uid == 0 || uid == own, "{uid} was permitted"),
-            Reply::Refused(why) => {
-                assert!(uid != 0 && uid != own, "{uid} was refused");
-                let expected = format!("user {uid}: only root and the user of fcvi-pmd may");
-                assert!(why.starts_with(&expected), "{why}");
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-    server.stop();
 }
 
 #[test]
