@@ -125,9 +125,9 @@ impl Tap {
         Arc::ptr_eq(&self.shared, &reader.shared)
     }
 
-    /// Returns whether the operator has ended the capture, or has ended itself. The reader may not know yet.
-    pub(crate) fn is_ended_by_operator(&self) -> bool {
-        self.operator.is_closed()
+    /// Returns the connection of the operator, which is closed when the operator has ended; the reader may not know yet.
+    pub(crate) fn operator(&self) -> &Arc<Socket> {
+        &self.operator
     }
 
     /// Captures received frames.

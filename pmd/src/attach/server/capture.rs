@@ -220,27 +220,33 @@ impl Server {
     }
 }
 
-/// Installs a tap for an operator in a NIC, in place of one whose operator has ended; also returns the header of the file.
+/// Installs a tap for an operator in a NIC, in place of one whose operator has ended; also returns the header of the
+/// file.
 fn install_tap<'a>(
     served: &'a ServedNic,
     operator: &Arc<Socket>,
     parameters: &CaptureParameters,
 ) -> Result<(InstalledTap<'a>, Vec<u8>), String> {
     let name = &served.config.name;
-    let check_unused = |tap: Option<&Tap>| {
-        if tap.is_none_or(Tap::is_ended_by_operator) {
-            return Ok(());
-        }
-        Err(format!("NIC {name}: another capture is running: end it"))
-    };
-    let port: Capabilities = {
+    let in_use = || format!("NIC {name}: another capture is running: end it");
+    let (port, previous): (Capabilities, _) = {
         let held = served.device.lock();
         let poller = held.as_ref().and_then(Backend::state);
         let poller = poller.ok_or_else(|| format!("NIC {name} is down"))?;
-        // Checked before a buffer is allocated.
-        check_unused(poller.path.tap.as_deref())?;
-        poller.path.port.capabilities().clone()
+        let previous = poller
+            .path
+            .tap
+            .as_ref()
+            .map(|tap| Arc::clone(tap.operator()));
+        (poller.path.port.capabilities().clone(), previous)
     };
+    // Before a buffer is allocated, and without the backend lock, since it is a system call.
+    if previous
+        .as_ref()
+        .is_some_and(|operator| !operator.is_closed())
+    {
+        return Err(in_use());
+    }
     let snaplen_bytes = match parameters.snaplen_bytes as usize {
         0 => port.max_frame_bytes,
         bytes => bytes.max(MIN_SNAPLEN_BYTES).min(port.max_frame_bytes),
@@ -262,7 +268,14 @@ fn install_tap<'a>(
     let mut held = served.device.lock();
     let poller = held.as_mut().and_then(Backend::state_mut);
     let poller = poller.ok_or_else(|| format!("NIC {name} is down"))?;
-    check_unused(poller.path.tap.as_deref())?;
+    let began_meanwhile = |tap: &Tap| {
+        !previous
+            .iter()
+            .any(|ended| Arc::ptr_eq(ended, tap.operator()))
+    };
+    if poller.path.tap.as_deref().is_some_and(began_meanwhile) {
+        return Err(in_use());
+    }
     let ended = poller.path.tap.replace(tap);
     drop(held);
     drop(ended);
