@@ -5,8 +5,7 @@
 use std::collections::VecDeque;
 
 use fcvi_frame::ethernet::MacAddress;
-use fcvi_frame::fcoe::Eof;
-use fcvi_frame::frame::{FrameToEmit, HeaderTemplate, Payload, PerFrame};
+use fcvi_frame::frame::Payload;
 use pmd_port::layer::FailedPort;
 use pmd_port::{Mbuf, MbufBatch, MtuChange, Port};
 use vi_core::completion::{
@@ -25,7 +24,7 @@ use vi_core::queue::{Slot, WorkQueue};
 use vi_core::sys::RandomWords;
 use vi_core::vi::{CqShared, ViShared};
 use vi_core::waiters::Event;
-use vi_engine::Transmit;
+use vi_engine::{DataFrame, Transmit};
 use vi_types::{QueueKind, ViIndex, status};
 
 use crate::call_waiters::CallWaiters;
@@ -34,6 +33,7 @@ use crate::tap::Tap;
 
 mod client_memory;
 mod engine_io;
+mod one_step;
 mod reads;
 mod run_queue;
 mod served;
@@ -132,23 +132,17 @@ pub(crate) struct Traffic {
 pub(crate) struct PathCounters {
     /// Descriptors whose memory was deregistered before they completed.
     pub(crate) lost_descriptors: u64,
-    /// Frames for which the port had no room at once.
+    /// Attempts to send a frame for which the port had no room.
     pub(crate) tx_no_room: u64,
     /// Connections lost while the interface's MTU was lower than the port's frames.
     pub(crate) breaks_by_mtu: u64,
+    /// Messages that were sent without a place on the send queue.
+    pub(crate) sent_in_one_step: u64,
 }
 
 /// How many buffers ahead of the one that is written memory is prefetched. Not the next one, which
 /// its receiver may poll.
 const PREFETCHED_BUFFERS: usize = 2;
-
-/// A data frame to send, without its payload.
-struct DataFrame<'a> {
-    template: &'a HeaderTemplate,
-    per_frame: &'a PerFrame,
-    /// The last frame of its sequence.
-    last: bool,
-}
 
 /// Access to the memory of a VI.
 struct Memory<'a> {
@@ -338,14 +332,10 @@ impl Datapath {
     fn transmit(
         &mut self,
         vi: ViIndex,
-        DataFrame {
-            template,
-            per_frame,
-            last,
-        }: DataFrame<'_>,
+        frame: DataFrame<'_>,
         find: impl for<'b> FnOnce(&'b mut PayloadBuffer, &mut ViPath, Memory<'_>) -> Option<Payload<'b>>,
     ) -> Transmit {
-        let Some(mut mbuf) = self.buffer(template.dst()) else {
+        let Some(mut mbuf) = self.buffer(frame.template.dst()) else {
             return Transmit::NoRoom;
         };
         let Self {
@@ -358,20 +348,14 @@ impl Datapath {
         let memory = Memory { regions, mover };
         let payload = path_of(vis, vi).and_then(|path| find(payload_buffer, path, memory));
         let emitted = payload.and_then(|payload| {
-            let frame = FrameToEmit {
-                template,
-                per_frame,
-                payload,
-                eof: if last { Eof::T } else { Eof::N },
-                prefetch_bytes: self.prefetch_bytes,
-            };
+            let frame = frame.with_payload(payload, self.prefetch_bytes);
             frame.emit(mbuf.buffer_mut()).ok()
         });
         self.push(mbuf, emitted)
     }
 
-    /// Sends one frame of another protocol, or a control frame, which `emit` writes into the port's
-    /// buffer.
+    /// Sends one frame, which `emit` writes into the port's buffer.
+    #[inline]
     pub(crate) fn transmit_other(
         &mut self,
         dst: MacAddress,
@@ -441,18 +425,25 @@ impl Datapath {
         let Some((sequence, lost)) = completed else {
             return;
         };
+        let handle = path.handle;
+        self.announce(handle, target, kind, sequence);
+        if let Some(descriptor) = lost {
+            self.report_lost(vi, kind, descriptor, completion.word);
+        }
+    }
+
+    /// Announces the completion of this descriptor of a queue.
+    #[inline]
+    fn announce(&mut self, vi: u64, target: CompletionTarget, kind: QueueKind, sequence: u32) {
         self.pending_events |= target.event;
         if let Some(cq) = target.cq {
             let entry = RingEntry {
-                vi: path.handle,
+                vi,
                 sequence,
                 receive: kind == QueueKind::Receive,
             };
             // SAFETY: we hold the backend lock.
             unsafe { add_entry(cq, entry) };
-        }
-        if let Some(descriptor) = lost {
-            self.report_lost(vi, kind, descriptor, completion.word);
         }
     }
 

@@ -14,6 +14,8 @@ use vi_core::fork::OpenCloseLock;
 use vi_core::handler_thread::in_handler;
 use vi_core::memory::table::RegionLimits;
 use vi_core::nic_shared::{NicLimits, NicShared};
+use vi_core::post::NewDescriptor;
+use vi_core::queue::PostEnd;
 use vi_core::sync::{AtomicBool, AtomicU32, Ordering};
 use vi_core::vi::ViShared;
 use vi_types::{ViIndex, ViState};
@@ -197,24 +199,55 @@ impl Device {
         self.yield_policy.yield_core();
     }
 
+    /// Calls the backend to send something, unless another thread holds the lock.
+    #[inline]
+    fn try_send<R>(&'static self, send: impl FnOnce(&mut Backend) -> R) -> Option<R> {
+        self.note_activity();
+        let mut held = self.backend.try_lock()?;
+        let backend = held.as_mut()?;
+        self.poll_thread.wake_if_armed(backend);
+        let sent = send(backend);
+        if backend.has_delayed_sends() && self.shared.waiters.any() {
+            // The waiting threads sleep, so that no other poll follows soon.
+            backend.send_delayed();
+        }
+        self.note_coalesced(backend);
+        self.wake_waiters(backend);
+        Some(sent)
+    }
+
+    /// Sends a descriptor that is to be posted on the send queue at once, without the queue, and completes it there.
+    /// Returns false if that is not possible; then nothing was sent, and it is to be posted.
+    #[inline]
+    pub(crate) fn send_in_one_step(
+        &'static self,
+        descriptor: &NewDescriptor<'_>,
+        end: &mut PostEnd,
+        context: usize,
+    ) -> bool {
+        let vi = descriptor.vi();
+        let below_bytes = vi.one_step_below_bytes.load(Ordering::Relaxed);
+        if below_bytes == 0 || !self.inline {
+            return false;
+        }
+        let send = descriptor.one_segment_send();
+        let Some(send) = send.filter(|send| send.work.length_bytes < below_bytes) else {
+            return false;
+        };
+        let Some(slot) = vi.send.idle_slot(end) else {
+            return false;
+        };
+        let sent =
+            self.try_send(|backend| backend.send_in_one_step(vi.index, &send, slot, context));
+        sent == Some(true)
+    }
+
     /// Sends the posted descriptors of this VI.
     #[inline]
     pub(crate) fn kick(&'static self, vi: &ViShared) {
-        if self.inline {
-            self.note_activity();
-            if let Some(mut held) = self.backend.try_lock()
-                && let Some(backend) = held.as_mut()
-            {
-                self.poll_thread.wake_if_armed(backend);
-                backend.kick(vi.index, &self.shared.doorbells);
-                if backend.has_delayed_sends() && self.shared.waiters.any() {
-                    // The waiting threads sleep, so that no other poll follows soon.
-                    backend.send_delayed();
-                }
-                self.note_coalesced(backend);
-                self.wake_waiters(backend);
-                return;
-            }
+        let kick = |backend: &mut Backend| backend.kick(vi.index, &self.shared.doorbells);
+        if self.inline && self.try_send(kick).is_some() {
+            return;
         }
         self.ring(vi.index);
         if vi.state() != ViState::Connected {

@@ -5,6 +5,8 @@ use core::ops::{Deref, DerefMut};
 
 use pmd_port::WakeSource;
 use vi_core::doorbell::Doorbells;
+use vi_core::posted_descriptor::OneSegmentSend;
+use vi_core::queue::IdleSlot;
 use vi_core::vi::{CqShared, ViShared};
 use vi_core::waiters::Event;
 use vi_types::ViIndex;
@@ -169,6 +171,21 @@ impl Backend {
             Self::FcVi(poller) => poller.kick(vi, doorbells),
             Self::ViTcp(poller) => poller.kick(vi, doorbells),
             Self::Attached(attachment) => attachment.kick(vi, doorbells),
+        }
+    }
+
+    /// As [`Poller::send_in_one_step`]; false for transports that send from the queue only.
+    #[inline]
+    pub(crate) fn send_in_one_step(
+        &mut self,
+        vi: ViIndex,
+        send: &OneSegmentSend,
+        slot: IdleSlot<'_>,
+        context: usize,
+    ) -> bool {
+        match self {
+            Self::FcVi(poller) => poller.send_in_one_step(vi, send, slot, context),
+            Self::ViTcp(_) | Self::Attached(_) => false,
         }
     }
 

@@ -63,14 +63,21 @@ pub unsafe fn post(
         if when_full == WhenFull::Refuse && vi.queue(queue).is_full(&end) {
             return Err(limit_of_post(vi, true));
         }
+        // SAFETY: passed on from our caller.
+        let read = unsafe { vi.read_descriptor(queue, (address, region)) };
+        if queue == QueueKind::Send
+            && let Ok(descriptor) = &read
+            && (vi.device).send_in_one_step(descriptor, &mut end, context)
+        {
+            return Ok(());
+        }
         let mut in_quota = true;
         let admit = |units| {
             let quota = vi.device.descriptor_quota();
             in_quota = quota.is_none_or(|quota| quota.try_acquire(units));
             in_quota
         };
-        // SAFETY: passed on from our caller.
-        let posted = unsafe { vi.post(queue, &mut end, (address, region), context, admit) };
+        let posted = read.and_then(|descriptor| descriptor.post(&mut end, context, admit));
         if !in_quota && when_full == WhenFull::Refuse {
             return Err(limit_of_post(vi, in_quota));
         }

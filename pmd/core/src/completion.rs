@@ -9,7 +9,7 @@ use crate::handle::RawHandle;
 use crate::memory::table::RegionTable;
 use crate::memory::{Access, TagCheck};
 use crate::nic_shared::NicShared;
-use crate::queue::WorkQueue;
+use crate::queue::{IdleSlot, WorkQueue};
 use crate::sync::{AtomicU32, Ordering};
 use crate::vi::{CqShared, ViShared};
 use crate::waiters::Event;
@@ -70,6 +70,24 @@ pub unsafe fn complete_head(
         unsafe { write_completion(slot.address, completion) };
     }
     Some((queue.complete_head(), lost))
+}
+
+/// Completes a descriptor that is on no queue, and puts it on its queue. Returns its sequence number.
+///
+/// # Safety
+/// The caller holds the NIC's backend lock. The descriptor at `address` is in a registered, writable region, as the
+/// epoch of the region table shows under the lock.
+#[inline]
+pub unsafe fn complete_unqueued(
+    slot: IdleSlot<'_>,
+    address: u64,
+    context: usize,
+    completion: CompletionStatus,
+) -> u32 {
+    // SAFETY: guaranteed by our caller; deregistration needs the lock.
+    unsafe { write_completion(address, completion) };
+    // SAFETY: our caller holds the backend lock.
+    unsafe { slot.post_complete((address, completion.word), context) }
 }
 
 /// Adds an entry to a completion queue.

@@ -4,7 +4,7 @@ use vi_types::{QueueKind, status};
 
 use crate::descriptor::{control, send_operation};
 use crate::events::{AsyncEvent, ErrorCode, ResourceCode};
-use crate::posted_descriptor::{Header, PostRules};
+use crate::posted_descriptor::{Header, OneSegmentSend, PostRules};
 use crate::queue::{PostEnd, Slot};
 use crate::sync::Ordering;
 use crate::vi::ViShared;
@@ -41,48 +41,96 @@ impl ViShared {
         }
     }
 
-    /// Parses a descriptor and posts it, if `admit` returns true for its [`Slot::units`]; called last, so that it may
-    /// count them.
+    /// Reads a descriptor that is to be posted on a queue.
     ///
     /// # Safety
-    /// The memory of the descriptor stays mapped while this call runs, also if another thread deregisters its region.
+    /// The memory of the descriptor stays mapped as long as the result is used, also if another thread deregisters its
+    /// region.
     #[inline]
-    pub unsafe fn post(
+    pub unsafe fn read_descriptor(
         &self,
         queue: QueueKind,
-        end: &mut PostEnd,
         (address, region): (u64, u32),
+    ) -> Result<NewDescriptor<'_>, PostFailure> {
+        let rules = self.rules();
+        // SAFETY: found registered, and mapped, as our caller promises.
+        match unsafe { Header::read(&rules, address, region) } {
+            Ok(header) => Ok(NewDescriptor {
+                vi: self,
+                queue,
+                rules,
+                header,
+            }),
+            // The operation cannot be read.
+            Err(_) => Err(failure(ErrorCode::PostDesc, queue, control::OP_SEND_RECV)),
+        }
+    }
+}
+
+/// A descriptor that was read to be posted on a queue of a VI.
+pub struct NewDescriptor<'a> {
+    vi: &'a ViShared,
+    queue: QueueKind,
+    rules: PostRules<'a>,
+    header: Header,
+}
+
+impl<'a> NewDescriptor<'a> {
+    /// Returns the VI on which it is to be posted.
+    #[inline]
+    pub fn vi(&self) -> &'a ViShared {
+        self.vi
+    }
+
+    /// Returns the send that it requests, if it is to be posted on the send queue and can be sent without it.
+    #[inline]
+    pub fn one_segment_send(&self) -> Option<OneSegmentSend> {
+        if self.queue != QueueKind::Send {
+            return None;
+        }
+        // SAFETY: promised by the caller of `read_descriptor`.
+        unsafe { self.header.one_segment_send(&self.rules) }
+    }
+
+    /// Posts it, if `admit` returns true for its [`Slot::units`]; called last, so that it may count them. `end` is that
+    /// of its queue.
+    #[inline]
+    pub fn post(
+        self,
+        end: &mut PostEnd,
         context: usize,
         admit: impl FnOnce(u32) -> bool,
     ) -> Result<(), PostFailure> {
-        let rules = self.rules();
-        let failed = |code, control| PostFailure {
-            code,
-            operation: match queue {
-                QueueKind::Send => send_operation(control),
-                QueueKind::Receive => status::OP_RECEIVE,
-            },
-        };
-        // SAFETY: found registered, and mapped while this call runs, as our caller promises.
-        let header = unsafe { Header::read(&rules, address, region) };
-        let Ok(header) = header else {
-            // The operation cannot be read.
-            return Err(failed(ErrorCode::PostDesc, control::OP_SEND_RECV));
-        };
+        let Self {
+            vi,
+            queue,
+            rules,
+            header,
+        } = self;
         let fill = |slot: &mut Slot| {
             match queue {
-                // SAFETY: as above.
+                // SAFETY: promised by the caller of `read_descriptor`.
                 QueueKind::Send => unsafe { header.fill_send(&rules, slot) },
                 // SAFETY: as above.
                 QueueKind::Receive => unsafe { header.fill_receive(&rules, slot) },
             }
             admit(slot.units())
         };
-        if self.queue(queue).post_with(end, context, fill) {
+        if vi.queue(queue).post_with(end, context, fill) {
             Ok(())
         } else {
-            Err(failed(ErrorCode::ViOverrun, header.control()))
+            Err(failure(ErrorCode::ViOverrun, queue, header.control()))
         }
+    }
+}
+
+fn failure(code: ErrorCode, queue: QueueKind, control: u16) -> PostFailure {
+    PostFailure {
+        code,
+        operation: match queue {
+            QueueKind::Send => send_operation(control),
+            QueueKind::Receive => status::OP_RECEIVE,
+        },
     }
 }
 

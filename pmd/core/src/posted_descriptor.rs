@@ -1,8 +1,9 @@
-//! Posted descriptors: parsed and copied once, when posted (VIPL 5), and their data segments walked.
+//! Posted descriptors: parsed when they are posted (VIPL 5), and their data segments walked.
 //!
-//! Posting does not complete a descriptor: an error is stored in its slot, and the poller reports it
-//! in queue order. Only a descriptor that cannot be read is refused (Post Descriptor Error, VIPL
-//! 3.8.1).
+//! A descriptor is copied into its slot of the queue, unless it can be sent without one ([`OneSegmentSend`]). What was
+//! read is checked, so that it does not matter if the application changes the descriptor meanwhile. Posting reports
+//! no error of a descriptor: it is stored in its slot, and the poller reports it in queue order. Only a descriptor that
+//! cannot be read is refused (Post Descriptor Error, VIPL 3.8.1).
 
 use vi_types::status;
 
@@ -14,6 +15,10 @@ use crate::memory::table::{RegionTable, RegionView};
 use crate::memory::{Access, TagCheck, copy};
 use crate::queue::Slot;
 use crate::sync::{AtomicBool, Ordering};
+
+mod one_segment;
+
+pub use one_segment::OneSegmentSend;
 
 /// The rules by which a posted descriptor is checked.
 #[derive(Clone, Copy)]
@@ -60,7 +65,7 @@ impl Header {
         handle: u32,
     ) -> Result<Self, Unreadable> {
         let epoch = rules.regions.epoch();
-        // One lookup of the region serves both checks: it is not deregistered meanwhile.
+        // One lookup of the region serves both checks. The poller compares the epoch before it uses the memory.
         let region = rules.regions.view(handle).ok_or(Unreadable)?;
         let inside = |bytes| region.allows(rules.tag, address, bytes, Access::Write);
         if !address.is_multiple_of(ALIGNMENT_BYTES) || !inside(CONTROL_BYTES) {
@@ -116,37 +121,44 @@ impl Header {
         slot.segments_mut(0);
     }
 
-    /// Copies the data segments from `first` on and returns the sum of their lengths.
+    /// Copies the data segments from `first` on, and marks descriptor and segments as valid in this epoch if they are;
+    /// the poller checks again only if a region was deregistered since. Returns the sum of the lengths.
     ///
     /// # Safety
     /// As for [`Header::read`].
-    #[inline]
-    unsafe fn copy_segments(&self, slot: &mut Slot, first: usize) -> u64 {
+    #[inline(always)]
+    unsafe fn copy_segments(
+        &self,
+        rules: &PostRules<'_>,
+        slot: &mut Slot,
+        first: usize,
+        access: Access,
+    ) -> u64 {
         let count = (self.control.segment_count as usize).saturating_sub(first);
-        let mut sum = 0u64;
+        let (mut sum, mut are_valid) = (0u64, true);
         for (index, segment) in slot.segments_mut(count).iter_mut().enumerate() {
             // SAFETY: `first + index` is below the segment count; checked readable.
             *segment = unsafe { self.segment(first + index) };
             sum += u64::from(segment.length);
+            are_valid &= self.is_valid(rules, segment, access);
+        }
+        if are_valid {
+            slot.epoch = self.epoch;
         }
         sum
     }
 
-    /// Marks descriptor and segments as valid in this epoch, if they are; the poller checks again
-    /// only if a region was deregistered since.
+    /// Returns whether this access to a data segment is allowed.
     #[inline]
-    fn note_valid(&self, rules: &PostRules<'_>, slot: &mut Slot, access: Access) {
-        let allowed = |s: &DataSegment| {
-            let bytes = u64::from(s.length);
-            if s.handle == self.handle {
-                // Data in the region of the descriptor, which was looked up.
-                self.region.allows(rules.tag, s.address, bytes, access)
-            } else {
-                (rules.regions).check(s.handle, rules.tag, s.address, bytes, access)
-            }
-        };
-        if slot.data().iter().all(|s| s.length == 0 || allowed(s)) {
-            slot.epoch = self.epoch;
+    fn is_valid(&self, rules: &PostRules<'_>, s: &DataSegment, access: Access) -> bool {
+        let bytes = u64::from(s.length);
+        if bytes == 0 {
+            true
+        } else if s.handle == self.handle {
+            // Data in the region of the descriptor, which was looked up.
+            self.region.allows(rules.tag, s.address, bytes, access)
+        } else {
+            (rules.regions).check(s.handle, rules.tag, s.address, bytes, access)
         }
     }
 
@@ -191,15 +203,14 @@ impl Header {
                 return;
             }
         }
+        let access = slot.access();
         // SAFETY: all segments are readable.
-        let sum = unsafe { self.copy_segments(slot, usize::from(rdma)) };
+        let sum = unsafe { self.copy_segments(rules, slot, usize::from(rdma), access) };
         if sum != u64::from(self.control.length) || sum > u64::from(rules.max_transfer_bytes) {
             slot.fault = status::LENGTH_ERROR;
             return;
         }
         slot.length_bytes = self.control.length;
-        let access = slot.access();
-        self.note_valid(rules, slot, access);
     }
 
     /// Fills a slot of a receive queue. Immediate and fence bits are ignored (VIPL 5.2).
@@ -220,9 +231,8 @@ impl Header {
             return;
         }
         // SAFETY: all segments are readable.
-        let sum = unsafe { self.copy_segments(slot, 0) };
+        let sum = unsafe { self.copy_segments(rules, slot, 0, Access::Write) };
         slot.length_bytes = u32::try_from(sum).unwrap_or(u32::MAX);
-        self.note_valid(rules, slot, Access::Write);
         if rules.clips_receives && slot.epoch != self.epoch {
             self.clip(rules, slot);
         }
@@ -256,7 +266,10 @@ impl Header {
         }
         if is_over {
             slot.length_bytes = room_bytes;
-            self.note_valid(rules, slot, Access::Write);
+            let is_valid = |s: &DataSegment| self.is_valid(rules, s, Access::Write);
+            if slot.data().iter().all(is_valid) {
+                slot.epoch = self.epoch;
+            }
         }
     }
 

@@ -38,6 +38,8 @@ pub struct ViShared {
     pub notify_receives: AtomicBool,
     /// RDMA reads can be posted; false at Unreliable Delivery.
     pub reads: AtomicBool,
+    /// Sends shorter than this many bytes can probably be sent without the send queue: a hint of the poller.
+    pub one_step_below_bytes: AtomicU32,
     /// Handle of the completion queue of sends, or 0.
     pub send_cq: AtomicU64,
     /// Handle of the completion queue of receives, or 0.
@@ -73,6 +75,7 @@ impl ViShared {
             max_transfer_bytes: AtomicU32::new(0),
             notify_receives: AtomicBool::new(false),
             reads: AtomicBool::new(false),
+            one_step_below_bytes: AtomicU32::new(0),
             send_cq: AtomicU64::new(0),
             recv_cq: AtomicU64::new(0),
             remote: AtomicU64::new(0),

@@ -6,11 +6,9 @@ use std::collections::BinaryHeap;
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::{FcType, NPortId};
 use fcvi_frame::flags::message_request;
-use fcvi_frame::frame::{FrameView, IuView};
+use fcvi_frame::frame::{FrameView, IuView, Payload};
 use fcvi_frame::iu::{IuClass, Opcode};
-use vi_types::{Pumped, ViParams, ViState};
-
-use vi_types::ViIndex;
+use vi_types::{Pumped, SendWork, ViIndex, ViParams, ViState};
 
 use crate::accept::Listeners;
 use crate::config::EngineConfig;
@@ -22,6 +20,7 @@ use crate::engine_io::EngineIo;
 use crate::n_port::NPort;
 use crate::shortcut::Pair;
 use crate::timer::TimerKey;
+use crate::transmit::{one_step_below_bytes, send_in_one_step};
 
 /// The protocol state of one N_Port.
 ///
@@ -202,6 +201,40 @@ impl Engine {
         }
         Pair::of(now_ns, vi, &mut self.endpoints, &mut self.port, io)
             .map_or(Pumped::Idle, |pair| pair.pump(budget))
+    }
+
+    /// Returns the number of bytes below which a send of this VI can be sent by [`Engine::send_in_one_step`], unless
+    /// something is ahead of it; 0: none can.
+    #[inline]
+    pub fn one_step_below_bytes(&self, vi: ViIndex) -> u32 {
+        let Some(ep) = self.endpoint(vi) else {
+            return 0;
+        };
+        match (&ep.phase, &ep.shortcut, &ep.tx) {
+            (Phase::Connected, None, Some(tx)) => one_step_below_bytes(tx),
+            _ => 0,
+        }
+    }
+
+    /// Sends a message whose data is `payload`, of which the caller completes the descriptor at once. Nothing waits on
+    /// its send queue. Returns false if the message has to wait, needs an answer, or does not fit into one frame; then
+    /// nothing was sent, and the caller posts it, for [`Engine::pump`].
+    #[inline]
+    pub fn send_in_one_step<I: EngineIo>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        work: &SendWork,
+        payload: Payload<'_>,
+        io: &mut I,
+    ) -> bool {
+        let Some((ep, mut cx)) = self.split(now_ns, vi, io) else {
+            return false;
+        };
+        match (&ep.phase, &ep.shortcut, &mut ep.tx) {
+            (Phase::Connected, None, Some(tx)) => send_in_one_step(tx, &mut cx, work, payload),
+            _ => false,
+        }
     }
 
     /// Handles one received frame, from destination address to the last byte before the FCS.

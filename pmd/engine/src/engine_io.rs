@@ -1,7 +1,8 @@
 //! What the engine calls: queues, registered memory and the port.
 
 use fcvi_frame::device_header::DeviceHeader;
-use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
+use fcvi_frame::fcoe::Eof;
+use fcvi_frame::frame::{FrameHeader, FrameToEmit, HeaderTemplate, Payload, PerFrame};
 use vi_types::{Operation, QueueIo, SendWork, ViIndex};
 
 /// Result of giving a frame to the port.
@@ -13,6 +14,32 @@ pub enum Transmit {
     NoRoom,
     /// The memory of the descriptor is no longer valid; nothing was sent.
     Fault,
+}
+
+/// A data frame to send, without its payload.
+#[derive(Clone, Copy, Debug)]
+pub struct DataFrame<'a> {
+    /// Constant fields of its header.
+    pub template: &'a HeaderTemplate,
+    /// The other fields of its header.
+    pub per_frame: &'a PerFrame,
+    /// It is the last of its sequence.
+    pub last: bool,
+}
+
+impl<'a> DataFrame<'a> {
+    /// Returns the frame with its payload. `prefetch_bytes`: as for [`FrameToEmit`].
+    #[inline]
+    #[must_use]
+    pub fn with_payload(self, payload: Payload<'a>, prefetch_bytes: usize) -> FrameToEmit<'a> {
+        FrameToEmit {
+            template: self.template,
+            per_frame: self.per_frame,
+            payload,
+            eof: if self.last { Eof::T } else { Eof::N },
+            prefetch_bytes,
+        }
+    }
 }
 
 /// Result of moving bytes between two VIs.
@@ -29,18 +56,13 @@ pub enum Moved {
 /// Queues, memory and port of one N_Port, as the engine uses them. All calls are made from verbs of the
 /// engine. None of them may block or allocate.
 pub trait EngineIo: QueueIo {
-    /// Sends one frame of the descriptor that [`QueueIo::next_send`] returned: the header from
-    /// `template` and `per_frame`, `payload_bytes` gathered from `per_frame.relative_offset` on,
-    /// fill and trailer. A read request is such a frame with 0 bytes of payload, whatever the
-    /// descriptor's length.
-    fn transmit_data(
-        &mut self,
-        vi: ViIndex,
-        template: &HeaderTemplate,
-        per_frame: &PerFrame,
-        payload_bytes: u32,
-        last: bool,
-    ) -> Transmit;
+    /// Sends one frame of the descriptor that [`QueueIo::next_send`] returned, with `payload_bytes`
+    /// of its data from `relative_offset` of the frame on. A read request is such a frame with 0
+    /// bytes of payload, whatever the descriptor's length.
+    fn transmit_data(&mut self, vi: ViIndex, frame: DataFrame<'_>, payload_bytes: u32) -> Transmit;
+
+    /// Sends one frame with this payload, of a message that is on no queue.
+    fn transmit_payload(&mut self, frame: DataFrame<'_>, payload: Payload<'_>) -> Transmit;
 
     /// Returns the descriptor `ahead` positions after the oldest in flight; if `ahead` is the
     /// number in flight, the one that [`QueueIo::next_send`] returned.
@@ -52,10 +74,8 @@ pub trait EngineIo: QueueIo {
         &mut self,
         vi: ViIndex,
         ahead: u32,
-        template: &HeaderTemplate,
-        per_frame: &PerFrame,
+        frame: DataFrame<'_>,
         payload_bytes: u32,
-        last: bool,
     ) -> Transmit;
 
     /// Sends one single-frame sequence that carries `payload` (a multiple of 4 bytes).
@@ -80,16 +100,14 @@ pub trait EngineIo: QueueIo {
     fn check_rdma_read(&mut self, vi: ViIndex, source: &DeviceHeader) -> bool;
 
     /// Sends one frame of an RDMA read's data, as [`EngineIo::transmit_data`], with `payload_bytes`
-    /// gathered at `source.0 + per_frame.relative_offset` from the memory of the handle `source.1`.
+    /// gathered at `source.0` plus its `relative_offset` from the memory of the handle `source.1`.
     /// Returns `Fault` if the peer may no longer read there, which is checked for every frame.
     fn transmit_read(
         &mut self,
         vi: ViIndex,
-        template: &HeaderTemplate,
-        per_frame: &PerFrame,
+        frame: DataFrame<'_>,
         source: (u64, u32),
         payload_bytes: u32,
-        last: bool,
     ) -> Transmit;
 
     /// Moves `bytes` bytes at `offset_bytes` of a message between two VIs of this engine, from

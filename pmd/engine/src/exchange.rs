@@ -116,6 +116,17 @@ impl ExchangePool {
         }
     }
 
+    /// Takes back an exchange on which nothing was sent: the next one has its identifiers.
+    #[inline]
+    pub(crate) fn take_back(&mut self, unused: Exchange) {
+        if let Some(state) = self.ox_ids.get_mut(unused.ox_id as usize) {
+            self.free += usize::from(state.open);
+            state.open = false;
+            state.seq_id = unused.seq_id;
+            self.cursor = unused.ox_id as usize;
+        }
+    }
+
     /// Ends an abandoned exchange: frames of it may still be in the network.
     pub(crate) fn abandon(&mut self, now_ns: u64, ox_id: u16, seq_cnt: u16) {
         let free_ns = now_ns.saturating_add(self.r_a_tov_ns);
@@ -187,6 +198,21 @@ mod tests {
             }
         }
         assert_eq!(seen.len(), 256 * 8);
+    }
+
+    #[test]
+    fn exchange_that_was_taken_back_is_opened_next() {
+        let mut pool = ExchangePool::new(1000, 0xF7FF);
+        let usage = pool.usage();
+        let last = pool.open(0).unwrap();
+        pool.take_back(last);
+        assert_eq!(pool.usage(), usage);
+        assert_eq!(pool.open(0), Some(last));
+        pool.close(last.ox_id, last.seq_cnt.wrapping_add(1));
+        let first = pool.open(0).unwrap();
+        assert_eq!((last.ox_id, first.ox_id), (0xF7FF, 0));
+        pool.take_back(first);
+        assert_eq!(pool.open(0), Some(first));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::connection::Break;
 use crate::connection_iu::Sequence;
 use crate::context::Context;
 use crate::counters::Counter;
-use crate::engine_io::{EngineIo, Transmit};
+use crate::engine_io::{DataFrame, EngineIo, Transmit};
 use crate::n_port::NPort;
 use crate::reassembly::RxMessage;
 use crate::transmit::{Step, message_template};
@@ -365,10 +365,12 @@ impl Responses {
         let payload_bytes = left.min(self.payload_bytes);
         let last = payload_bytes == left;
         let per_frame = read_frame(job, payload_bytes, last);
-        let transmit =
-            cx.io
-                .transmit_read(cx.vi, template, &per_frame, job.source, payload_bytes, last);
-        match transmit {
+        let frame = DataFrame {
+            template,
+            per_frame: &per_frame,
+            last,
+        };
+        match cx.io.transmit_read(cx.vi, frame, job.source, payload_bytes) {
             Transmit::Sent => {}
             Transmit::NoRoom => return Step::Blocked,
             Transmit::Fault => return self.read_source_invalid(cx),

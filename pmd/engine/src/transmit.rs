@@ -3,9 +3,11 @@
 mod completion;
 mod deferred;
 mod in_flight;
+mod one_step;
 mod send_failure;
 
 pub(crate) use in_flight::{InFlight, InFlightSend};
+pub(crate) use one_step::{one_step_below_bytes, send_in_one_step};
 pub(crate) use send_failure::SendFailure;
 
 use fcvi_frame::device_header::DeviceHeader;
@@ -23,7 +25,7 @@ use crate::config::EngineConfig;
 use crate::connection::{Connection, payload_room};
 use crate::context::Context;
 use crate::counters::Counter;
-use crate::engine_io::{EngineIo, Transmit};
+use crate::engine_io::{DataFrame, EngineIo, Transmit};
 use crate::exchange::{Exchange, ExchangePool};
 use crate::receive::RxStream;
 use crate::recovery::{RecoveryConfig, TxRecovery};
@@ -183,6 +185,23 @@ pub(crate) fn message_template(
 }
 
 impl TxStream {
+    /// Returns whether no send or write completes when it is sent.
+    #[inline]
+    fn tracks_all(&self) -> bool {
+        self.level == ReliabilityLevel::ReliableReception || self.recovery.is_some()
+    }
+
+    /// Returns the header of the frames of an operation, which is no read, and the most payload bytes of a frame.
+    #[inline(always)]
+    fn template_and_room(&self, operation: Operation) -> (&HeaderTemplate, u32) {
+        match operation {
+            Operation::Send => (&self.send, self.send_payload_bytes),
+            Operation::Write { .. } | Operation::Read { .. } => {
+                (&self.write, self.write_payload_bytes)
+            }
+        }
+    }
+
     /// Sends one frame of the descriptors on the send queue.
     #[inline(always)]
     pub(crate) fn send_message_frame<I: EngineIo>(
@@ -207,11 +226,10 @@ impl TxStream {
         let Some(work) = cx.io.next_send(cx.vi) else {
             return Step::Nothing;
         };
-        let room = match work.operation {
-            Operation::Send => self.send_payload_bytes,
-            Operation::Write { .. } => self.write_payload_bytes,
-            Operation::Read { remote } => return self.send_read(cx, work, remote),
-        };
+        if let Operation::Read { remote } = work.operation {
+            return self.send_read(cx, work, remote);
+        }
+        let (_, room) = self.template_and_room(work.operation);
         let tracked = self.tracked;
         if (tracked || !work.fault.is_ok())
             && let Some(step) = self.defer(cx, &work)
@@ -259,16 +277,16 @@ impl TxStream {
         work: &SendWork,
         exchange: Exchange,
     ) -> Step {
-        let template = match work.operation {
-            Operation::Send => &self.send,
-            Operation::Write { .. } | Operation::Read { .. } => &self.write,
-        };
+        let (template, _) = self.template_and_room(work.operation);
         let mut message = TxMessage::new(work, exchange, self.next_msg_id);
         let mut per_frame = per_frame(&message, self.framing, work.length_bytes, true);
         let acknowledges = TRACKED && rx.add_acknowledgement(&mut per_frame);
-        let transmit = cx
-            .io
-            .transmit_data(cx.vi, template, &per_frame, work.length_bytes, true);
+        let frame = DataFrame {
+            template,
+            per_frame: &per_frame,
+            last: true,
+        };
+        let transmit = cx.io.transmit_data(cx.vi, frame, work.length_bytes);
         match transmit {
             Transmit::Sent if acknowledges => {
                 cx.count(Counter::TxAcknowledgementsCarried);
@@ -276,11 +294,11 @@ impl TxStream {
             }
             Transmit::Sent => {}
             Transmit::NoRoom => {
-                cx.port.exchanges.close(exchange.ox_id, exchange.seq_cnt);
+                cx.port.exchanges.take_back(exchange);
                 return Step::Blocked;
             }
             Transmit::Fault => {
-                cx.port.exchanges.close(exchange.ox_id, exchange.seq_cnt);
+                cx.port.exchanges.take_back(exchange);
                 return self.sending_fault(cx);
             }
         }
@@ -313,9 +331,12 @@ impl TxStream {
         let last = payload_bytes == left;
         let mut per_frame = per_frame(message, self.framing, payload_bytes, last);
         let acknowledges = TRACKED && rx.add_acknowledgement(&mut per_frame);
-        let transmit = cx
-            .io
-            .transmit_data(cx.vi, template, &per_frame, payload_bytes, last);
+        let frame = DataFrame {
+            template,
+            per_frame: &per_frame,
+            last,
+        };
+        let transmit = cx.io.transmit_data(cx.vi, frame, payload_bytes);
         match transmit {
             Transmit::Sent if acknowledges => {
                 cx.count(Counter::TxAcknowledgementsCarried);

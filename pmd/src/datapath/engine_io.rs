@@ -2,19 +2,19 @@
 
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::fcoe::Eof;
-use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
+use fcvi_frame::frame::{FrameHeader, Payload};
 use vi_core::descriptor::{control, send_operation};
 use vi_core::events::AsyncEvent;
 use vi_core::memory::{Access, copy};
 use vi_core::posted_descriptor::{Cursor, still_valid};
 use vi_core::waiters::Event;
-use vi_engine::{EngineIo, Moved, Transmit};
+use vi_engine::{DataFrame, EngineIo, Moved, Transmit};
 use vi_types::{
     AsyncError, Claim, Completion, Operation, QueueIo, QueueKind, SendWork, Status, ViIndex,
     ViState, Waiter, status,
 };
 
-use super::{DataFrame, Datapath, Memory, Slot, path_of, shortcut};
+use super::{Datapath, Memory, Slot, path_of, shortcut};
 use crate::call_waiters::Object;
 
 impl QueueIo for Datapath {
@@ -225,20 +225,8 @@ impl QueueIo for Datapath {
 
 impl EngineIo for Datapath {
     #[inline]
-    fn transmit_data(
-        &mut self,
-        vi: ViIndex,
-        template: &HeaderTemplate,
-        per_frame: &PerFrame,
-        payload_bytes: u32,
-        last: bool,
-    ) -> Transmit {
-        let frame = DataFrame {
-            template,
-            per_frame,
-            last,
-        };
-        let range = (per_frame.relative_offset, payload_bytes);
+    fn transmit_data(&mut self, vi: ViIndex, frame: DataFrame<'_>, payload_bytes: u32) -> Transmit {
+        let range = (frame.per_frame.relative_offset, payload_bytes);
         self.transmit(vi, frame, |buffer, path, memory| {
             // SAFETY: we hold the backend lock; the reference ends with this call.
             let slot = unsafe { path.shared.send.ahead(path.in_flight) }?;
@@ -248,6 +236,12 @@ impl EngineIo for Datapath {
             // SAFETY: the segments were found valid just now, and we hold the backend lock.
             unsafe { memory.payload(path.tag, &mut path.send_cursor, slot, range, buffer) }
         })
+    }
+
+    #[inline(always)]
+    fn transmit_payload(&mut self, frame: DataFrame<'_>, payload: Payload<'_>) -> Transmit {
+        let frame = frame.with_payload(payload, self.prefetch_bytes);
+        self.transmit_other(frame.template.dst(), |out| frame.emit(out).ok())
     }
 
     fn in_flight_work(&mut self, vi: ViIndex, ahead: u32) -> Option<SendWork> {
@@ -261,17 +255,10 @@ impl EngineIo for Datapath {
         &mut self,
         vi: ViIndex,
         ahead: u32,
-        template: &HeaderTemplate,
-        per_frame: &PerFrame,
+        frame: DataFrame<'_>,
         payload_bytes: u32,
-        last: bool,
     ) -> Transmit {
-        let frame = DataFrame {
-            template,
-            per_frame,
-            last,
-        };
-        let range = (per_frame.relative_offset, payload_bytes);
+        let range = (frame.per_frame.relative_offset, payload_bytes);
         self.transmit(vi, frame, |buffer, path, memory| {
             let queue = &path.shared.send;
             // SAFETY: we hold the backend lock; the reference ends with this call.
@@ -351,17 +338,10 @@ impl EngineIo for Datapath {
     fn transmit_read(
         &mut self,
         vi: ViIndex,
-        template: &HeaderTemplate,
-        per_frame: &PerFrame,
+        frame: DataFrame<'_>,
         source: (u64, u32),
         payload_bytes: u32,
-        last: bool,
     ) -> Transmit {
-        let frame = DataFrame {
-            template,
-            per_frame,
-            last,
-        };
         self.send_read(vi, frame, source, payload_bytes)
     }
 

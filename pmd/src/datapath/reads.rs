@@ -2,11 +2,11 @@
 
 use vi_core::memory::Access;
 use vi_core::posted_descriptor::still_valid;
-use vi_engine::Transmit;
+use vi_engine::{DataFrame, Transmit};
 use vi_types::ViIndex;
 
+use super::Datapath;
 use super::client_memory::payload_at;
-use super::{DataFrame, Datapath};
 
 impl Datapath {
     /// Places read data into the descriptor `ahead` positions behind the oldest in flight. Returns

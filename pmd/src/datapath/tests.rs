@@ -15,6 +15,7 @@ use vi_types::{
 mod coalesced;
 mod forked;
 mod lost_descriptor;
+mod one_step;
 mod shortcut;
 
 use super::*;
@@ -146,7 +147,9 @@ impl Endpoint {
         let mut descriptor = RawDescriptor::default();
         descriptor.control.control = operation;
         descriptor.control.segment_count = segments.len() as u16;
-        let local = &segments[usize::from(operation != control::OP_SEND_RECV)..];
+        let is_rdma = operation & control::OP_MASK != control::OP_SEND_RECV;
+        let local = &segments[usize::from(is_rdma)..];
+        descriptor.control.immediate_data = line as u32;
         descriptor.control.length = local.iter().map(|s| s.length).sum();
         descriptor.segments[..segments.len()].copy_from_slice(segments);
         // SAFETY: a line of the test's memory that is not posted.

@@ -27,6 +27,7 @@ impl Device {
             lost_descriptors,
             tx_no_room,
             breaks_by_mtu,
+            sent_in_one_step,
         } = poller.path.counters;
         let client_faults = poller.path.mover.client_faults;
         let mut stats = poller.path.port.stats();
@@ -39,6 +40,7 @@ impl Device {
             ("lost_descriptors", lost_descriptors),
             ("tx_no_room", tx_no_room),
             ("breaks_by_mtu", breaks_by_mtu),
+            ("sent_in_one_step", sent_in_one_step),
             ("client_memory_faults", client_faults),
             ("events_dropped", self.shared.events.dropped()),
             ("vis", vis as u64),

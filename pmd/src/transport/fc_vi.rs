@@ -2,6 +2,8 @@
 
 use fcvi_frame::fc::NPortId;
 use pmd_port::{BURST, MacBytes, MbufBatch, PortFailure};
+use vi_core::posted_descriptor::OneSegmentSend;
+use vi_core::queue::IdleSlot;
 use vi_engine::{ConnectCommand, Engine};
 use vi_types::{
     CallError, ConnId, ConnectRequest, Discriminator, HostAddress, Indication, Outcome, Pumped,
@@ -323,6 +325,33 @@ impl Transport for FcVi {
     }
 }
 
+impl Poller<FcVi> {
+    /// Sends a descriptor whose send queue is idle without a place on it, and completes it. Returns false if it has to
+    /// go by way of the queue; then nothing was sent.
+    #[inline]
+    pub(crate) fn send_in_one_step(
+        &mut self,
+        vi: ViIndex,
+        send: &OneSegmentSend,
+        slot: IdleSlot<'_>,
+        context: usize,
+    ) -> bool {
+        let Self { transport, state } = self;
+        if transport.has_recovery {
+            return false;
+        }
+        let now_ns = state.time_of_send(state.path.batch.len(), false);
+        let engine = &mut transport.engine;
+        let sent = (state.path).send_in_one_step(vi, send, (slot, context), |path, payload| {
+            engine.send_in_one_step(now_ns, vi, &send.work, payload, path)
+        });
+        if sent {
+            state.flush_burst(now_ns);
+        }
+        sent
+    }
+}
+
 impl Polled for FcVi {
     /// Receives and handles frames.
     #[inline]
@@ -383,6 +412,8 @@ impl Polled for FcVi {
         if poller.pump(now_ns, vi) != Pumped::Idle {
             poller.state.path.enqueue(vi);
         }
+        let below_bytes = poller.transport.engine.one_step_below_bytes(vi);
+        poller.state.path.hint_one_step(vi, below_bytes);
         poller.state.flush_burst(now_ns);
     }
 

@@ -10,7 +10,7 @@ use vi_types::{OperationKind, SendWork, Status};
 use super::retransmit_queue::RetransmitRange;
 use crate::context::Context;
 use crate::counters::Counter;
-use crate::engine_io::{EngineIo, Transmit};
+use crate::engine_io::{DataFrame, EngineIo, Transmit};
 use crate::exchange::Exchange;
 use crate::receive::RxStream;
 use crate::transmit::{Step, TxMessage, TxStream, per_frame};
@@ -158,7 +158,11 @@ impl TxStream {
         }
         per_frame.f_ctl = per_frame.f_ctl.union(FCtl::RETRANSMITTED);
         let ahead = frame.ahead as u32;
-        cx.io
-            .retransmit_data(cx.vi, ahead, template, &per_frame, payload_bytes, last)
+        let frame = DataFrame {
+            template,
+            per_frame: &per_frame,
+            last,
+        };
+        cx.io.retransmit_data(cx.vi, ahead, frame, payload_bytes)
     }
 }

@@ -4,14 +4,13 @@ mod engine_io;
 
 use std::collections::{HashMap, VecDeque};
 
-use fcvi_frame::fcoe::Eof;
-use fcvi_frame::frame::{FrameToEmit, HeaderTemplate, Payload, PerFrame};
+use fcvi_frame::frame::Payload;
 use vi_types::{
     AsyncError, Claim, Completion, Operation, QueueIo, SendWork, Status, ViIndex, ViState, Waiter,
 };
 
 use super::rng::Rng;
-use crate::Transmit;
+use crate::{DataFrame, Transmit};
 
 /// An event that the consumer of a VI sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +51,7 @@ pub(crate) struct Send {
 }
 
 impl Send {
-    fn work(&self) -> SendWork {
+    pub(crate) fn work(&self) -> SendWork {
         SendWork {
             length_bytes: self.data.len() as u32,
             immediate: self.immediate,
@@ -146,9 +145,11 @@ pub(crate) struct TestIo {
     pub(crate) placements: Option<Vec<Placement>>,
     /// Mask of random numbers.
     pub(crate) random_mask: u32,
-    /// Messages of one frame are received in one step.
-    pub(crate) receives_whole: bool,
-    /// Numbers of sends and of writes that were.
+    /// Messages of one frame are sent and received in one step.
+    pub(crate) in_one_step: bool,
+    /// Number of sends and writes that were sent so.
+    pub(crate) sent_whole: u64,
+    /// Numbers of sends and of writes that were received so.
     pub(crate) received_whole: u64,
     pub(crate) written_whole: u64,
     rng: Rng,
@@ -164,7 +165,8 @@ impl TestIo {
             control_events: 0,
             placements: None,
             random_mask: u32::MAX,
-            receives_whole: true,
+            in_one_step: true,
+            sent_whole: 0,
             received_whole: 0,
             written_whole: 0,
             rng: Rng::new(seed),
@@ -181,6 +183,23 @@ impl TestIo {
         queues.next_send_id += 1;
         queues.sends.push_back(Send { id, ..send });
         queues.queued = true;
+        id
+    }
+
+    /// Returns whether a program's send is to be sent without the queue, if the engine can.
+    pub(crate) fn may_send_in_one_step(&mut self, vi: ViIndex, send: &Send) -> bool {
+        let is_valid = send.fault.is_ok() && send.gone_from.is_none();
+        self.in_one_step && is_valid && !send.read && self.vi(vi).sends.is_empty()
+    }
+
+    /// Completes a send that is on no queue.
+    pub(crate) fn sent_in_one_step(&mut self, vi: ViIndex, send: &Send) -> u64 {
+        self.sent_whole += 1;
+        let queues = self.vi(vi);
+        let id = queues.next_send_id;
+        queues.next_send_id += 1;
+        let bytes = send.data.len() as u32;
+        queues.log.push(Event::Sent(id, Status::OK, bytes));
         id
     }
 
@@ -256,20 +275,34 @@ impl TestIo {
         true
     }
 
-    fn push_data(
+    /// Gives a frame of this send's data to the port.
+    fn push_of_send(
         &mut self,
-        template: &HeaderTemplate,
-        per_frame: &PerFrame,
-        payload: &[u8],
-        last: bool,
+        vi: ViIndex,
+        at: usize,
+        frame: DataFrame<'_>,
+        payload_bytes: u32,
     ) -> Transmit {
-        let frame = FrameToEmit {
-            template,
-            per_frame,
-            payload: Payload::from_slice(payload),
-            eof: if last { Eof::T } else { Eof::N },
-            prefetch_bytes: 0,
-        };
+        let send = &self.vi(vi).sends[at];
+        let from = frame.per_frame.relative_offset;
+        let to = from + payload_bytes;
+        assert_eq!(frame.last, send.read || to as usize == send.data.len());
+        let is_valid = send.gone_from.is_none_or(|gone| to <= gone);
+        let payload = is_valid.then(|| send.data[from as usize..to as usize].to_vec());
+        self.push_data(frame, payload.as_deref())
+    }
+
+    /// Gives a frame with this payload to the port; `None`: its memory is not valid.
+    fn push_data(&mut self, frame: DataFrame<'_>, payload: Option<&[u8]>) -> Transmit {
+        match payload {
+            _ if self.room == 0 => Transmit::NoRoom,
+            None => Transmit::Fault,
+            Some(payload) => self.push(frame, Payload::from_slice(payload)),
+        }
+    }
+
+    fn push(&mut self, frame: DataFrame<'_>, payload: Payload<'_>) -> Transmit {
+        let frame = frame.with_payload(payload, 0);
         let mut bytes = vec![0; frame.frame_bytes().expect("a valid length")];
         frame.emit(&mut bytes).expect("a large enough buffer");
         self.push_frame(bytes)

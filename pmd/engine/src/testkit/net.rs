@@ -2,6 +2,7 @@
 
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
+use fcvi_frame::frame::Payload;
 use fcvi_frame::iu::Opcode;
 pub(crate) use protocol_testkit::time::{MS, S};
 use vi_types::{
@@ -325,6 +326,15 @@ impl Net {
     }
 
     pub(crate) fn post(&mut self, node: usize, vi: ViIndex, send: Send) -> u64 {
+        let now_ns = self.now_ns;
+        let work = send.work();
+        if self.nodes[node].io.may_send_in_one_step(vi, &send)
+            && self.act(node, |engine, io| {
+                engine.send_in_one_step(now_ns, vi, &work, Payload::from_slice(&send.data), io)
+            })
+        {
+            return self.nodes[node].io.sent_in_one_step(vi, &send);
+        }
         let id = self.nodes[node].io.post_send(vi, send);
         self.pump(node);
         id

@@ -110,10 +110,8 @@ impl TxStream {
                 return;
             }
         }
-        self.tracked = self.level == ReliabilityLevel::ReliableReception
-            || self.recovery.is_some()
-            || !self.in_flight.is_empty()
-            || self.in_flight.fault.is_some();
+        self.tracked =
+            self.tracks_all() || !self.in_flight.is_empty() || self.in_flight.fault.is_some();
     }
 
     /// Completes the message at position `at` in error, and those before it; one position after

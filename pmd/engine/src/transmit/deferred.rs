@@ -9,7 +9,7 @@ use vi_types::{ReliabilityLevel, SendWork, Status};
 use super::{Step, TxMessage, TxStream, per_frame};
 use crate::context::Context;
 use crate::counters::Counter;
-use crate::engine_io::{EngineIo, Transmit};
+use crate::engine_io::{DataFrame, EngineIo, Transmit};
 
 impl TxStream {
     /// Defers a descriptor that has to wait for what is in flight, or completes one that must not
@@ -84,14 +84,19 @@ impl TxStream {
         per_frame.flags &= !message_request::IMMEDIATE;
         per_frame.fcvi_parameter = 0;
         (per_frame.rmt_va, per_frame.rmt_va_handle) = remote;
-        match cx.io.transmit_data(cx.vi, &self.read, &per_frame, 0, true) {
+        let frame = DataFrame {
+            template: &self.read,
+            per_frame: &per_frame,
+            last: true,
+        };
+        match cx.io.transmit_data(cx.vi, frame, 0) {
             Transmit::Sent => {}
             Transmit::NoRoom => {
-                cx.port.exchanges.close(exchange.ox_id, exchange.seq_cnt);
+                cx.port.exchanges.take_back(exchange);
                 return Step::Blocked;
             }
             Transmit::Fault => {
-                cx.port.exchanges.close(exchange.ox_id, exchange.seq_cnt);
+                cx.port.exchanges.take_back(exchange);
                 return self.sending_fault(cx);
             }
         }

@@ -3,37 +3,22 @@
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::fc::FCtl;
 use fcvi_frame::fcoe::{Eof, MAX_FRAME_BYTES};
-use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
+use fcvi_frame::frame::{FrameHeader, Payload};
 use vi_types::{Completion, Operation, QueueIo, SendWork, ViIndex};
 
 use super::{Receive, Send, TestIo};
-use crate::{EngineIo, Moved, Transmit};
+use crate::{DataFrame, EngineIo, Moved, Transmit};
 
 impl EngineIo for TestIo {
-    fn transmit_data(
-        &mut self,
-        vi: ViIndex,
-        template: &HeaderTemplate,
-        per_frame: &PerFrame,
-        payload_bytes: u32,
-        last: bool,
-    ) -> Transmit {
-        if self.room == 0 {
-            return Transmit::NoRoom;
-        }
+    fn transmit_data(&mut self, vi: ViIndex, frame: DataFrame<'_>, payload_bytes: u32) -> Transmit {
         let queues = self.vi(vi);
-        let send = queues
-            .sends
-            .get(queues.in_flight)
-            .expect("a send to transmit");
-        let from = per_frame.relative_offset;
-        let to = from + payload_bytes;
-        if send.gone_from.is_some_and(|gone| to > gone) {
-            return Transmit::Fault;
-        }
-        let payload = send.data[from as usize..to as usize].to_vec();
-        assert_eq!(last, send.read || to as usize == send.data.len());
-        self.push_data(template, per_frame, &payload, last)
+        let in_flight = queues.in_flight;
+        assert!(in_flight < queues.sends.len(), "a send to transmit");
+        self.push_of_send(vi, in_flight, frame, payload_bytes)
+    }
+
+    fn transmit_payload(&mut self, frame: DataFrame<'_>, payload: Payload<'_>) -> Transmit {
+        self.push(frame, payload)
     }
 
     fn in_flight_work(&mut self, vi: ViIndex, ahead: u32) -> Option<SendWork> {
@@ -49,24 +34,11 @@ impl EngineIo for TestIo {
         &mut self,
         vi: ViIndex,
         ahead: u32,
-        template: &HeaderTemplate,
-        per_frame: &PerFrame,
+        frame: DataFrame<'_>,
         payload_bytes: u32,
-        last: bool,
     ) -> Transmit {
-        if self.room == 0 {
-            return Transmit::NoRoom;
-        }
-        let send = &self.vi(vi).sends[ahead as usize];
-        assert!(per_frame.f_ctl.contains(FCtl::RETRANSMITTED));
-        let from = per_frame.relative_offset;
-        let to = from + payload_bytes;
-        if send.gone_from.is_some_and(|gone| to > gone) {
-            return Transmit::Fault;
-        }
-        let payload = send.data[from as usize..to as usize].to_vec();
-        assert_eq!(last, send.read || to as usize == send.data.len());
-        self.push_data(template, per_frame, &payload, last)
+        assert!(frame.per_frame.f_ctl.contains(FCtl::RETRANSMITTED));
+        self.push_of_send(vi, ahead as usize, frame, payload_bytes)
     }
 
     fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit {
@@ -84,9 +56,9 @@ impl EngineIo for TestIo {
                 .min(receive.gone_from.unwrap_or(u32::MAX));
             !receive.claimed && receive.fault.is_ok() && bytes <= room
         };
-        let receives_whole = self.receives_whole;
+        let in_one_step = self.in_one_step;
         let receive = self.vi(vi).receives.front_mut().filter(is_usable);
-        let Some(receive) = receive.filter(|_| receives_whole) else {
+        let Some(receive) = receive.filter(|_| in_one_step) else {
             return false;
         };
         receive.claimed = true;
@@ -97,7 +69,7 @@ impl EngineIo for TestIo {
     }
 
     fn write_whole(&mut self, vi: ViIndex, target: (u64, u32), payload: &[u8]) -> bool {
-        let written = self.receives_whole
+        let written = self.in_one_step
             && self.holds(target.0, target.1, payload.len() as u32)
             && self.place_rdma_write(vi, target, 0, payload);
         self.written_whole += u64::from(written);
@@ -115,19 +87,13 @@ impl EngineIo for TestIo {
     fn transmit_read(
         &mut self,
         _vi: ViIndex,
-        template: &HeaderTemplate,
-        per_frame: &PerFrame,
+        frame: DataFrame<'_>,
         source: (u64, u32),
         payload_bytes: u32,
-        last: bool,
     ) -> Transmit {
-        if self.room == 0 {
-            return Transmit::NoRoom;
-        }
-        let Some(payload) = self.readable(source, per_frame.relative_offset, payload_bytes) else {
-            return Transmit::Fault;
-        };
-        self.push_data(template, per_frame, &payload, last)
+        let offset_bytes = frame.per_frame.relative_offset;
+        let payload = self.readable(source, offset_bytes, payload_bytes);
+        self.push_data(frame, payload.as_deref())
     }
 
     fn move_message(
