@@ -399,7 +399,7 @@ impl FcHeader {
     pub const BYTES: usize = 24;
 
     /// Reads a header. Every value of every byte is accepted.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn parse(bytes: &[u8; 24]) -> Self {
         let bytes = Reader(bytes);

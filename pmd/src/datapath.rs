@@ -290,9 +290,7 @@ impl Datapath {
 
     /// Returns the buffers of unsent frames to the port.
     pub(crate) fn free_unsent(&mut self) {
-        while let Some(mbuf) = self.batch.pop() {
-            self.port.free(mbuf);
-        }
+        self.port.free_burst(&mut self.batch);
     }
 
     /// Replaces the failed port by one that drops all frames. The failed port is closed with the
@@ -368,7 +366,7 @@ impl Datapath {
         self.push(mbuf, emitted)
     }
 
-    /// Adds a frame of this length to the batch; `None`: it could not be written.
+    /// Passes a frame of this length to the port, or adds it to the batch; `None`: it could not be written.
     #[inline(always)]
     fn push(&mut self, mut mbuf: Mbuf, emitted: Option<usize>) -> Transmit {
         let Some(bytes) = emitted else {
@@ -376,14 +374,25 @@ impl Datapath {
             return Transmit::Fault;
         };
         mbuf.set_len(bytes);
-        if let Err(mbuf) = self.batch.push(mbuf) {
-            // Not reached: `buffer` has checked the room.
-            self.port.free(mbuf);
+        if self.send_alone && self.batch.is_empty() && self.tap.is_none() {
+            if let Err(unsent) = self.port.tx_one(mbuf) {
+                self.add_to_batch(unsent);
+            }
+            return Transmit::Sent;
         }
+        self.add_to_batch(mbuf);
         if self.send_alone {
             self.flush();
         }
         Transmit::Sent
+    }
+
+    #[inline]
+    fn add_to_batch(&mut self, mbuf: Mbuf) {
+        if let Err(mbuf) = self.batch.push(mbuf) {
+            // Not reached: `buffer` has checked the room.
+            self.port.free(mbuf);
+        }
     }
 
     /// Completes the head of a work queue.

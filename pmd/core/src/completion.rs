@@ -72,6 +72,23 @@ pub unsafe fn complete_head(
     Some((queue.complete_head(), lost))
 }
 
+/// Completes the head of a queue, whose descriptor is at `address`, and whose slot has the status already: a reference to
+/// the slot must not live until it is completed. Returns its sequence number.
+///
+/// # Safety
+/// The caller holds the NIC's backend lock and has no reference to a slot of the queue. The descriptor is in a
+/// registered, writable region of this process, as the epoch of its slot shows under the lock.
+#[inline]
+pub unsafe fn complete_valid_head(
+    queue: &WorkQueue,
+    address: u64,
+    completion: CompletionStatus,
+) -> u32 {
+    // SAFETY: guaranteed by our caller; deregistration needs the lock.
+    unsafe { write_completion(address, completion) };
+    queue.complete_head()
+}
+
 /// Completes a descriptor that is on no queue, and puts it on its queue. Returns its sequence number.
 ///
 /// # Safety

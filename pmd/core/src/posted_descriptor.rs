@@ -477,19 +477,22 @@ impl Cursor {
         Some(address)
     }
 
-    fn skip(&mut self, segments: &[DataSegment], mut bytes: u32) -> bool {
-        self.at_bytes = bytes;
+    fn skip(&mut self, segments: &[DataSegment], offset_bytes: u32) -> bool {
+        let mut bytes = offset_bytes;
         while bytes > 0 {
             let Some(segment) = segments.get(self.segment as usize) else {
+                // As of a walk from the begin.
+                *self = Self::default();
                 return false;
             };
             if segment.length > bytes {
                 self.inside_bytes = bytes;
-                return true;
+                break;
             }
             bytes -= segment.length;
             self.segment += 1;
         }
+        self.at_bytes = offset_bytes;
         true
     }
 }
@@ -520,6 +523,11 @@ impl SlotCursor {
 /// The segments were found valid for [`Access::Write`] under the backend lock, held since.
 #[inline]
 pub unsafe fn scatter(cursor: &mut Cursor, slot: &Slot, offset_bytes: u32, payload: &[u8]) -> bool {
+    if let Some(address) = cursor.contiguous(slot.data(), offset_bytes, payload.len() as u32) {
+        // SAFETY: inside a segment that the caller found valid.
+        unsafe { copy::write(address, payload) };
+        return true;
+    }
     cursor.walk(
         slot.data(),
         offset_bytes,

@@ -165,6 +165,12 @@ pub struct FutexWord {
 pub trait AsFutexWord {
     /// Returns the word.
     fn futex_word(&self) -> &AtomicU32;
+
+    /// Returns the time of the last wake-up ([`monotonic_ns`](crate::wake::monotonic_ns)), if it is recorded. Another
+    /// process may have written it.
+    fn woken_at_ns(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl FutexWord {
@@ -176,6 +182,11 @@ impl FutexWord {
     /// Returns the word.
     pub fn word(&self) -> &AtomicU32 {
         self.owner.futex_word()
+    }
+
+    /// As [`AsFutexWord::woken_at_ns`].
+    pub fn woken_at_ns(&self) -> Option<u64> {
+        self.owner.woken_at_ns()
     }
 }
 
@@ -190,10 +201,11 @@ impl fmt::Debug for FutexWord {
 /// # Ownership
 /// Every [`Mbuf`] belongs to one port and must be returned to it. `alloc` lends a
 /// buffer for sending; `tx_burst` takes buffers from the front of the batch, in
-/// the order in which they were allocated for one destination; `rx_burst` lends
-/// received frames; `free` takes back any buffer that the caller holds, sent or
-/// not. Received buffers may be freed in any order, but a driver may keep their
-/// ring slots until all earlier ones are free.
+/// the order in which they were allocated for one destination, `tx_one` a single
+/// one; `rx_burst` lends received frames; `free` takes back any buffer that the
+/// caller holds, sent or not, `free_burst` a batch. Received buffers may be freed
+/// in any order, but a driver may keep their ring slots until all earlier ones are
+/// free.
 ///
 /// A buffer that is never returned remains exclusive memory of its holder: if its port is dropped,
 /// the memory of lent buffers stays mapped until the process exits. A buffer that is returned to
@@ -220,11 +232,28 @@ pub trait Port: Send {
     /// Sends frames from the front of the batch; unsent ones stay with the caller.
     fn tx_burst(&mut self, batch: &mut MbufBatch) -> usize;
 
+    /// Sends one frame, as `tx_burst` sends a batch of one; returns it if the port does not take it now.
+    #[inline]
+    fn tx_one(&mut self, mbuf: Mbuf) -> Result<(), Mbuf> {
+        let mut batch = MbufBatch::new();
+        batch.push(mbuf)?;
+        self.tx_burst(&mut batch);
+        batch.pop().map_or(Ok(()), Err)
+    }
+
     /// Adds received frames to the batch, oldest first.
     fn rx_burst(&mut self, batch: &mut MbufBatch, max: usize) -> usize;
 
     /// Frees a buffer that was received, or allocated and not sent.
     fn free(&mut self, mbuf: Mbuf);
+
+    /// Frees all buffers of the batch.
+    #[inline]
+    fn free_burst(&mut self, batch: &mut MbufBatch) {
+        while let Some(mbuf) = batch.pop() {
+            self.free(mbuf);
+        }
+    }
 
     /// Reports stations that joined or left since the last call, and a failure of the port
     /// itself; returns `false` at once if there are no events.
@@ -273,6 +302,11 @@ impl<P: Port + ?Sized> Port for Box<P> {
     }
 
     #[inline]
+    fn tx_one(&mut self, mbuf: Mbuf) -> Result<(), Mbuf> {
+        (**self).tx_one(mbuf)
+    }
+
+    #[inline]
     fn rx_burst(&mut self, batch: &mut MbufBatch, max: usize) -> usize {
         (**self).rx_burst(batch, max)
     }
@@ -280,6 +314,11 @@ impl<P: Port + ?Sized> Port for Box<P> {
     #[inline]
     fn free(&mut self, mbuf: Mbuf) {
         (**self).free(mbuf);
+    }
+
+    #[inline]
+    fn free_burst(&mut self, batch: &mut MbufBatch) {
+        (**self).free_burst(batch);
     }
 
     fn events(&mut self, out: &mut Vec<PortEvent>) -> bool {

@@ -50,6 +50,17 @@ impl WakeSource {
     }
 }
 
+/// Returns the time of the system's monotonic clock in nanoseconds: the same for all processes of a time namespace.
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes one timespec of this frame.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 fn timespec(duration: Duration) -> libc::timespec {
     libc::timespec {
         tv_sec: libc::time_t::try_from(duration.as_secs()).unwrap_or(libc::time_t::MAX),

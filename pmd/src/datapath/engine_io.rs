@@ -3,6 +3,7 @@
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::fcoe::Eof;
 use fcvi_frame::frame::{FrameHeader, Payload};
+use vi_core::completion::{CompletionStatus, complete_valid_head};
 use vi_core::descriptor::{control, send_operation};
 use vi_core::events::AsyncEvent;
 use vi_core::memory::{Access, copy};
@@ -104,19 +105,10 @@ impl QueueIo for Datapath {
     #[inline]
     fn complete_receive(&mut self, vi: ViIndex, completion: Completion) {
         self.arrived = true;
-        let mut word = completion.status.0;
-        word |= if completion.remote_write {
-            status::OP_REMOTE_RDMA_WRITE
-        } else {
-            status::OP_RECEIVE
-        };
-        if completion.immediate.is_some() {
-            word |= status::IMMEDIATE;
-        }
         self.complete(
             vi,
             QueueKind::Receive,
-            word,
+            received_word(&completion),
             completion.length_bytes,
             completion.immediate,
         );
@@ -286,8 +278,9 @@ impl EngineIo for Datapath {
         let Some(path) = path.filter(|path| path.claimed == 0) else {
             return false;
         };
+        let queue = &path.shared.recv;
         // SAFETY: we hold the backend lock; the reference ends before the completion.
-        let Some(slot) = (unsafe { path.shared.recv.head() }) else {
+        let Some(slot) = (unsafe { queue.head() }) else {
             return false;
         };
         if slot.fault != 0
@@ -297,15 +290,31 @@ impl EngineIo for Datapath {
             return false;
         }
         let bytes = payload.len() as u32;
-        if path.tag.is_client() && slot.mapped_address(0, bytes).is_none() {
+        let (tag, cursor) = (path.tag, &mut Cursor::default());
+        if tag.is_client() && slot.mapped_address(0, bytes).is_none() {
             return false;
         }
-        let cursor = &mut Cursor::default();
         // SAFETY: the segments were found valid under the backend lock, held since.
-        if !unsafe { memory.scatter(path.tag, cursor, slot, 0, payload) } {
+        if !unsafe { memory.scatter(tag, cursor, slot, 0, payload) } {
             return false;
         }
-        self.complete_receive(vi, Completion::received(bytes, immediate));
+        let received = Completion::received(bytes, immediate);
+        if tag.is_client() {
+            self.complete_receive(vi, received);
+            return true;
+        }
+        let completion = CompletionStatus {
+            word: received_word(&received) | status::DONE,
+            length_bytes: bytes,
+            immediate,
+        };
+        slot.status = completion.word;
+        let address = slot.address;
+        // SAFETY: the descriptor was found valid with its segments; the reference to the slot has ended.
+        let sequence = unsafe { complete_valid_head(queue, address, completion) };
+        let (handle, target) = (path.handle, path.recv_target);
+        self.arrived = true;
+        self.announce(handle, target, QueueKind::Receive, sequence);
         true
     }
 
@@ -362,6 +371,21 @@ impl EngineIo for Datapath {
         let (between, part) = ((vi, other), (offset_bytes, bytes));
         shortcut::move_part(vis, Memory { regions, mover }, between, operation, part)
     }
+}
+
+/// Returns the status word of a completed receive, without [`status::DONE`].
+#[inline]
+fn received_word(completion: &Completion) -> u32 {
+    let mut word = completion.status.0;
+    word |= if completion.remote_write {
+        status::OP_REMOTE_RDMA_WRITE
+    } else {
+        status::OP_RECEIVE
+    };
+    if completion.immediate.is_some() {
+        word |= status::IMMEDIATE;
+    }
+    word
 }
 
 /// Returns the work that a posted send descriptor requests.

@@ -419,8 +419,8 @@ impl Polled for FcVi {
 
     #[inline]
     fn release_received(&mut self, path: &mut Datapath) {
-        while let Some(mbuf) = self.rx.pop() {
-            path.port.free(mbuf);
+        if !self.rx.is_empty() {
+            path.port.free_burst(&mut self.rx);
         }
     }
 

@@ -178,6 +178,25 @@ impl ShmPort {
             .lend_first(dst, &self.membership, &mut self.counters)
     }
 
+    /// Publishes a frame. Its receiver is woken by `flush`.
+    #[inline]
+    fn publish(&mut self, mbuf: Mbuf) {
+        self.counters.tx_frames += 1;
+        self.counters.tx_bytes += mbuf.len() as u64;
+        match buffer_origin::decode(mbuf.cookie()) {
+            Origin::Tx(ring) => self.tx.send(ring, &mbuf, &mut self.counters),
+            Origin::Scratch(pool) => {
+                self.tx
+                    .send_scratch(pool, mbuf, &self.membership, &mut self.counters);
+            }
+            Origin::Rx(sender) => {
+                self.counters.foreign_buffers += 1;
+                self.rx.give_back(sender, &mbuf, &mut self.counters);
+            }
+            Origin::Foreign => self.counters.foreign_buffers += 1,
+        }
+    }
+
     #[cold]
     fn ring_failure(&self, error: &io::Error) -> RingFailure {
         RingFailure {
@@ -222,23 +241,17 @@ impl Port for ShmPort {
         let mut taken = 0;
         while let Some(mbuf) = batch.pop() {
             taken += 1;
-            self.counters.tx_frames += 1;
-            self.counters.tx_bytes += mbuf.len() as u64;
-            match buffer_origin::decode(mbuf.cookie()) {
-                Origin::Tx(ring) => self.tx.send(ring, &mbuf, &mut self.counters),
-                Origin::Scratch(pool) => {
-                    self.tx
-                        .send_scratch(pool, mbuf, &self.membership, &mut self.counters);
-                }
-                Origin::Rx(sender) => {
-                    self.counters.foreign_buffers += 1;
-                    self.rx.give_back(sender, &mbuf, &mut self.counters);
-                }
-                Origin::Foreign => self.counters.foreign_buffers += 1,
-            }
+            self.publish(mbuf);
         }
         self.tx.flush(&self.membership, &mut self.counters);
         taken
+    }
+
+    #[inline]
+    fn tx_one(&mut self, mbuf: Mbuf) -> Result<(), Mbuf> {
+        self.publish(mbuf);
+        self.tx.flush(&self.membership, &mut self.counters);
+        Ok(())
     }
 
     #[inline]

@@ -391,7 +391,7 @@ impl TxSide {
         } else {
             compiler_fence(Ordering::SeqCst);
         }
-        for number in self.unflushed.drain(..) {
+        while let Some(number) = self.unflushed.pop() {
             if let Some(ring) = &mut self.rings[usize::from(number)] {
                 ring.mark_flushed();
                 let woken = membership.segment().wake_if_armed(ring.station());
