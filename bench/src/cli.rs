@@ -90,6 +90,12 @@ pub struct Options {
     /// Number of connections that carry the batches in turn (rate and bandwidth of sends and writes).
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N")]
     pub active: u32,
+    /// Await messages by blocking calls instead of polling, and pause before each for this time (latency of sends).
+    #[arg(long, value_name = "PAUSE_US", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    pub wait: Option<u32>,
+    /// Write all bytes of a message before it is posted, and read all of them when it has arrived (sends and writes).
+    #[arg(long)]
+    pub touch: bool,
     /// Skip the raw control.
     #[arg(long)]
     pub no_control: bool,
@@ -273,14 +279,20 @@ impl Options {
         sizes
             .iter()
             .map(|&size| {
-                Test::new(
+                let test = Test::new(
                     benchmark,
                     self.op,
                     self.level,
                     size,
                     self.batch,
                     self.window,
-                )
+                )?;
+                let test = self.wait.map_or(Ok(test), |pause| test.with_pause(pause))?;
+                if self.touch {
+                    test.with_touch()
+                } else {
+                    Ok(test)
+                }
             })
             .collect()
     }

@@ -222,7 +222,8 @@ impl<'a> ClientSession<'a> {
             if measures_control && self.is_attached {
                 control_name = self.baseline_name(test);
                 outcome = self.baseline_round(test, &limit, &mut control);
-            } else if measures_control && self.has_raw_control {
+            } else if measures_control && self.has_raw_control && test.pause_us.is_none() {
+                // A raw control polls.
                 let raw_control = match &mut self.raw_control {
                     Some(raw_control) => raw_control,
                     none => none.insert(RawClient::open(

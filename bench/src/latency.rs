@@ -24,6 +24,9 @@ const POLLS_PER_CLOCK: u32 = 1024;
 /// Unsuccessful polls before the server checks whether the round is over.
 const POLLS_BEFORE_STOP_CHECK: u32 = 4096;
 
+/// The longest blocking call, which is followed by the checks that follow many polls.
+const LONGEST_WAIT: Duration = Duration::from_millis(20);
+
 /// Time after which a message counts as lost, at Unreliable Delivery.
 const LOST_AFTER: Duration = Duration::from_millis(50);
 
@@ -138,6 +141,10 @@ impl PingPong {
         let mut before = start;
         let mut pinged = PingResult::default();
         while !limit.is_over(before - start, pinged.round_trips + pinged.lost) {
+            if let Some(pause_us) = self.test.pause_us.filter(|us| *us > 0) {
+                std::thread::sleep(Duration::from_micros(pause_us.into()));
+                before = Instant::now();
+            }
             let mark = mark_of(self.sequence, 1, self.test.size_bytes);
             self.sequence += 1;
             self.send(mark)?;
@@ -176,6 +183,7 @@ impl PingPong {
     /// Returns the reason if the round ended early.
     pub(crate) fn echo(&mut self, channel: &mut Channel) -> Result<Option<String>> {
         mark_in_trace();
+        let polls_before_stop_check = self.polls_in_a_row(POLLS_BEFORE_STOP_CHECK);
         let mut idle_polls = 0;
         let broken = loop {
             match self.poll_message()? {
@@ -190,10 +198,10 @@ impl PingPong {
                 Polled::Nothing => {
                     process::pause_if_shared();
                     idle_polls += 1;
-                    if idle_polls >= POLLS_BEFORE_STOP_CHECK && channel.has_message()? {
+                    if idle_polls >= polls_before_stop_check && channel.has_message()? {
                         break None;
                     }
-                    if idle_polls.is_multiple_of(POLLS_BEFORE_STOP_CHECK)
+                    if idle_polls.is_multiple_of(polls_before_stop_check)
                         && !self.endpoint.may_be_connected()?
                     {
                         break Some("connection lost".into());
@@ -211,6 +219,10 @@ impl PingPong {
         let index = self.next_send;
         self.next_send = (index + 1) % self.test.window;
         self.sends_pending += 1;
+        if self.test.touches {
+            self.endpoint
+                .write_all(index, self.test.size_bytes, mark as u8);
+        }
         self.endpoint.stamp(index, self.test.size_bytes, mark);
         match (self.test.op, &self.peer) {
             (Op::Send, _) => self.endpoint.post_send(index, self.test.size_bytes),
@@ -250,8 +262,9 @@ impl PingPong {
     #[inline]
     fn wait_for(&mut self, mark: u64) -> Result<Polled> {
         let mut idle = IdleTimer::default();
+        let polls_per_clock = self.polls_in_a_row(POLLS_PER_CLOCK);
         loop {
-            for _ in 0..POLLS_PER_CLOCK {
+            for _ in 0..polls_per_clock {
                 match self.poll_message()? {
                     Polled::Nothing => process::pause_if_shared(),
                     Polled::Arrived(arrived) if arrived == mark || self.test.size_bytes == 0 => {
@@ -317,19 +330,35 @@ impl PingPong {
         Ok(back)
     }
 
+    /// Returns the number of polls between two checks: `polls`, or 1 if each is a blocking call.
+    fn polls_in_a_row(&self, polls: u32) -> u32 {
+        self.test.pause_us.map_or(polls, |_| 1)
+    }
+
+    /// Polls for a message, or waits for one if messages are awaited by blocking calls.
     #[inline]
     fn poll_message(&mut self) -> Result<Polled> {
         if self.test.op == Op::Write {
             let mark = self.endpoint.mark(0, self.test.size_bytes);
             if mark != self.last_mark {
                 self.last_mark = mark;
+                if self.test.touches {
+                    self.endpoint.read_all(0, self.test.size_bytes);
+                }
                 return Ok(Polled::Arrived(mark));
             }
         }
-        Ok(match self.endpoint.reap_recv()? {
+        let reaped = match self.test.pause_us {
+            None => self.endpoint.reap_recv()?,
+            Some(_) => self.endpoint.await_recv(LONGEST_WAIT)?,
+        };
+        Ok(match reaped {
             Reaped::Nothing => Polled::Nothing,
             Reaped::Done { index, .. } => {
                 self.to_repost = Some(index);
+                if self.test.touches {
+                    self.endpoint.read_all(index, self.test.size_bytes);
+                }
                 Polled::Arrived(self.endpoint.mark(index, self.test.size_bytes))
             }
             Reaped::Failed { index, status }

@@ -86,6 +86,11 @@ pub struct Test {
     pub batch: u32,
     /// Maximum number of messages in flight, and descriptors of each queue.
     pub window: u32,
+    /// Messages are awaited by blocking calls, and the client pauses for this time before each; `None`: they are polled
+    /// for, without pauses.
+    pub pause_us: Option<u32>,
+    /// The sender writes all bytes of a message before it posts it, and the receiver reads all of them.
+    pub touches: bool,
 }
 
 impl Test {
@@ -119,6 +124,34 @@ impl Test {
             size_bytes,
             batch,
             window,
+            pause_us: None,
+            touches: false,
+        };
+        test.check()?;
+        Ok(test)
+    }
+
+    /// Returns the test with messages that are awaited by blocking calls, with this pause before each.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if it is no latency test of sends.
+    pub fn with_pause(self, pause_us: u32) -> Result<Self> {
+        let test = Self {
+            pause_us: Some(pause_us),
+            ..self
+        };
+        test.check()?;
+        Ok(test)
+    }
+
+    /// Returns the test with messages whose bytes are all written by the sender and read by the receiver.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if it is one of reads, or of unreliable writes.
+    pub fn with_touch(self) -> Result<Self> {
+        let test = Self {
+            touches: true,
+            ..self
         };
         test.check()?;
         Ok(test)
@@ -144,6 +177,15 @@ impl Test {
         }
         if self.size_bytes > MAX_SIZE_BYTES {
             return usage_error(format!("the message size exceeds {MAX_SIZE_BYTES} bytes"));
+        }
+        let is_ping_pong_of_sends = self.benchmark == Benchmark::Latency && self.op == Op::Send;
+        if self.pause_us.is_some() && !is_ping_pong_of_sends {
+            return usage_error("--wait: blocking calls need latency with --op send".into());
+        }
+        // Unreliable writes arrive in buffers that the receiver may still be reading.
+        let is_unreliable_write = self.op == Op::Write && !self.level.is_reliable();
+        if self.touches && (self.op == Op::Read || is_unreliable_write) {
+            return usage_error("--touch: needs --op send, or write at a reliable level".into());
         }
         if self.size_bytes == 0 && self.op == Op::Write {
             return usage_error("the target cannot detect an RDMA write of 0 bytes".into());
@@ -296,6 +338,37 @@ mod tests {
         assert_eq!(wide, frames(Op::Send, 65536));
         assert!(Frames::for_port(Op::Send, 8, 76).is_err());
         assert!(Frames::for_port(Op::Send, 8, 0).is_err());
+    }
+
+    #[test]
+    fn only_latency_of_sends_can_be_awaited_by_blocking_calls() {
+        let level = ReliabilityLevel::ReliableDelivery;
+        for (benchmark, op, is_possible) in [
+            (Benchmark::Latency, Op::Send, true),
+            (Benchmark::Latency, Op::Write, false),
+            (Benchmark::Latency, Op::Read, false),
+            (Benchmark::Rate, Op::Send, false),
+        ] {
+            let test = Test::new(benchmark, op, level, 8, 16, None).unwrap();
+            assert_eq!(test.with_pause(0).is_ok(), is_possible, "{benchmark} {op}");
+        }
+    }
+
+    #[test]
+    fn messages_that_may_be_overwritten_are_not_touched() {
+        use ReliabilityLevel::{ReliableDelivery, UnreliableDelivery};
+        for (op, level, is_possible) in [
+            (Op::Send, ReliableDelivery, true),
+            (Op::Send, UnreliableDelivery, true),
+            (Op::Write, ReliableDelivery, true),
+            (Op::Write, UnreliableDelivery, false),
+            (Op::Read, ReliableDelivery, false),
+        ] {
+            for benchmark in [Benchmark::Latency, Benchmark::Rate] {
+                let test = Test::new(benchmark, op, level, 8, 16, None).unwrap();
+                assert_eq!(test.with_touch().is_ok(), is_possible, "{op} {level}");
+            }
+        }
     }
 
     #[test]

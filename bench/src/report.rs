@@ -97,6 +97,10 @@ pub struct TestResult {
     pub batch: u32,
     /// Maximum number of messages in flight.
     pub window: u32,
+    /// Messages were awaited by blocking calls, and sent after a pause of this time; `None`: they were polled for.
+    pub pause_us: Option<u32>,
+    /// The sender wrote all bytes of each message, and the receiver read all of them.
+    pub touches: bool,
     /// Connections that carried the messages in turn.
     pub connections: u32,
     /// What carried the messages: the driver of the port, `vi-tcp`, `shortcut` or `process`.
@@ -133,6 +137,8 @@ impl TestResult {
             size_bytes: test.size_bytes,
             batch: test.batch,
             window: test.window,
+            pause_us: test.pause_us,
+            touches: test.touches,
             connections: 1,
             port,
             figures: Figures::default(),

@@ -305,6 +305,35 @@ fn assert_percentiles(half: &Value) {
 }
 
 #[test]
+fn bytes_of_messages_are_touched() {
+    for arguments in [
+        &["latency", "--op", "send", "--size", "100"][..],
+        &["latency", "--op", "write", "--size", "100"],
+        &["bandwidth", "--op", "send", "--size", "64K"],
+        &["bandwidth", "--op", "write", "--size", "64K"],
+    ] {
+        let results = measure("touch", &[arguments, &["--touch"]].concat());
+        assert_eq!(results[0]["touches"], true);
+    }
+}
+
+/// The raw control polls, and is not measured.
+#[test]
+fn messages_are_awaited_by_blocking_calls() {
+    let path = json_path("wait");
+    let json = path.to_str().unwrap();
+    let round = ["--seconds", "0.05", "--json", json];
+    for pause_us in ["0", "100"] {
+        succeed(&[&["latency", "--wait", pause_us], &round[..]].concat());
+        let result = &take_results(&path)[0];
+        assert!(result["ended_early"].is_null(), "{result}");
+        assert_eq!(result["pause_us"].to_string(), pause_us);
+        assert_percentiles(&result["half_round_trip_ns"]);
+        assert!(result["control"].is_null(), "{result}");
+    }
+}
+
+#[test]
 fn streams_over_several_connections() {
     for level in ["rd", "ud"] {
         let arguments = ["rate", "--active", "5", "--idle", "7", "--level", level];

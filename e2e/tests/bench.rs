@@ -88,6 +88,16 @@ fn latency_and_unreliable_rate_between_two_hosts() {
             number(&result["ratio"])
         );
     }
+    let result = &hosts.measure("latency --wait 100 --size 8 --seconds 1 --rounds 2")[0];
+    assert!(result["ended_early"].is_null(), "{result}");
+    assert!(
+        number(&result["half_round_trip_ns"]["p50"]) > 0.0,
+        "{result}"
+    );
+    assert_eq!(
+        (&result["pause_us"], &result["control"]),
+        (&100.into(), &Value::Null)
+    );
     let results = hosts.measure("rate --op send --level ud --size 64 --seconds 2");
     let result = &results[0];
     assert!(result["ended_early"].is_null(), "{result}");

@@ -87,6 +87,9 @@ impl Incoming {
                             self.test.size_bytes
                         )));
                     }
+                    if self.test.touches {
+                        self.endpoint.read_all(index, length_bytes);
+                    }
                     self.endpoint.post_recv(index)?;
                     taken += 1;
                 }
@@ -112,6 +115,9 @@ impl Incoming {
             let expected = mark_of(self.consumed, buffers, self.test.size_bytes);
             if self.endpoint.mark(index, self.test.size_bytes) != expected {
                 break;
+            }
+            if self.test.touches {
+                self.endpoint.read_all(index, self.test.size_bytes);
             }
             self.consumed += 1;
             taken += 1;

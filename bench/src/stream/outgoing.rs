@@ -74,6 +74,9 @@ impl Outgoing {
     fn post_one(&mut self) -> Result<()> {
         let size_bytes = self.test.size_bytes;
         let index = self.next;
+        if self.test.touches {
+            self.endpoint.write_all(index, size_bytes, self.sent as u8);
+        }
         match self.test.op {
             Op::Send => self.endpoint.post_send(index, size_bytes)?,
             Op::Read => {
