@@ -28,7 +28,7 @@ use crate::nic_backend::Backend;
 use crate::nic_handle::NicHandles;
 use crate::open::OpenError;
 use crate::poll_thread::PollThread;
-use crate::yield_policy::YieldPolicy;
+use crate::wait_policy::{SpinPolicy, YieldPolicy};
 
 mod all_devices;
 mod attached;
@@ -62,6 +62,7 @@ pub(crate) struct Device {
     pub(crate) coalesced: AtomicBool,
     pub(crate) poll_thread: PollThread,
     pub(crate) yield_policy: YieldPolicy,
+    pub(crate) spin_policy: SpinPolicy,
     /// Number of times that the NIC was taken down; threads of an earlier epoch end.
     epoch: AtomicU32,
     /// Opened by the process that forked this one.
@@ -125,6 +126,7 @@ impl Device {
             coalesced: AtomicBool::new(false),
             poll_thread: PollThread::default(),
             yield_policy: YieldPolicy::new(),
+            spin_policy: SpinPolicy::new(config.spin_us, !config.progress.is_pinned()),
             epoch: AtomicU32::new(0),
             inherited: AtomicBool::new(false),
             lenient_warned: AtomicBool::new(false),
@@ -350,10 +352,10 @@ impl Device {
         self.activity.store(seen.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Wakes the threads that wait for events which the backend has recorded.
+    /// Wakes the threads that wait for events which the backend has recorded; returns their number.
     #[inline]
-    pub(crate) fn wake_waiters(&self, backend: &mut Backend) {
-        self.shared.notify(backend.take_pending_events());
+    pub(crate) fn wake_waiters(&self, backend: &mut Backend) -> usize {
+        self.shared.notify(backend.take_pending_events())
     }
 
     /// Leaves the network, whose duration depends on peers, up to a limit, and so happens without the open/close

@@ -52,7 +52,7 @@ pub mod ports;
 mod progress;
 mod tap;
 mod transport;
-mod yield_policy;
+mod wait_policy;
 
 pub mod config;
 pub mod nic;

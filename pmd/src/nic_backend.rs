@@ -14,7 +14,7 @@ use vi_types::ViIndex;
 use crate::attach::Attachment;
 use crate::poller::{PollState, Poller};
 use crate::transport::{FcVi, Transport};
-use crate::yield_policy::YieldPolicy;
+use crate::wait_policy::YieldPolicy;
 use vi_tcp::ViTcp;
 
 /// What a backend does, whichever it is.

@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use pmd_port::WakeSource;
+use pmd_port::wake::monotonic_ns;
 use vi_core::biased_lock::BiasedLock;
 use vi_core::sync::{self, AtomicBool, AtomicU32, Ordering, fence};
 use vi_core::sys;
@@ -115,12 +116,18 @@ impl PollThread {
         }
     }
 
-    pub(crate) fn sleep_on(&self, source: &WakeSource, limit: Duration) {
+    /// Sleeps until the port or the program wakes this thread, for `limit` at most. Returns how long ago the port woke
+    /// it, if it did and has recorded it.
+    pub(crate) fn sleep_on(&self, source: &WakeSource, limit: Duration) -> Option<Duration> {
         let fd = match source {
             WakeSource::Futex { word, expected } => {
-                let limit_ns = limit.as_nanos() as u64;
+                let (slept_at_ns, limit_ns) = (monotonic_ns(), limit.as_nanos() as u64);
                 sync::futex_wait(word.word(), *expected, Some(limit_ns), true);
-                return;
+                // Another process may have written any value.
+                let woken_at_ns = word.woken_at_ns().filter(|at| *at >= slept_at_ns)?;
+                return monotonic_ns()
+                    .checked_sub(woken_at_ns)
+                    .map(Duration::from_nanos);
             }
             WakeSource::Fd(fd) => Some(*fd),
             WakeSource::Poll => None,
@@ -133,5 +140,6 @@ impl PollThread {
         if let Some(event) = self.event.get() {
             event.sleep(fd, limit);
         }
+        None
     }
 }

@@ -37,10 +37,12 @@ use crate::device::Device;
 use crate::nic_backend::Backend;
 use crate::open::OpenError;
 use crate::poller::PollState;
-use crate::yield_policy::YieldPolicy;
+use crate::wait_policy::{TakeoverPolicy, YieldPolicy};
 
 /// The interval of the port's upkeep.
 const UPKEEP: Duration = Duration::from_millis(50);
+/// Polls of a waiting thread between two readings of the clock.
+const POLLS_PER_CLOCK: u32 = 32;
 /// The shortest sleep: a shorter one costs more than it saves.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
 
@@ -150,26 +152,34 @@ impl Activity {
 
 /// Runs the poll thread of an inline NIC: watches, and takes over when the program does not poll.
 fn inline(device: &'static Device, epoch: u32) {
-    let silence = Duration::from_micros(device.config.progress.inline_keys().takeover_us);
-    // Upkeep is always done by this thread, also while the program polls.
-    let interval_ns = silence.min(UPKEEP).as_nanos() as u64;
+    let mut takeover = TakeoverPolicy::new(device.config.progress.inline_keys().takeover_us);
     let mut upkeep = Instant::now();
     let mut seen = Activity::of(device);
     let mut seen_at = Instant::now();
     stop_draining(device);
     while device.is_current_epoch(epoch) {
+        // Upkeep is always done by this thread, also while the program polls.
+        let interval_ns = takeover.silence().min(UPKEEP).as_nanos() as u64;
         let word = &device.poll_thread.notifications;
         sync::futex_wait(word, seen.notifications, Some(interval_ns), false);
         run_upkeep(device, &mut upkeep);
         let now = Activity::of(device);
         let waits = now.notifications != seen.notifications && device.shared.waiters.any();
         let polls = now.polls != seen.polls;
-        if waits || (!polls && seen_at.elapsed() >= silence) {
+        if waits || (!polls && seen_at.elapsed() >= takeover.silence()) {
+            if !waits && let Some(polled) = poll_in_place_of_program(device, epoch) {
+                if polled.worked {
+                    takeover.was_late();
+                } else {
+                    takeover.was_early();
+                }
+            }
             seen = take_over(device, epoch, now, &mut upkeep);
             seen_at = Instant::now();
         } else {
             seen = now;
             if polls {
+                takeover.was_early();
                 seen_at = Instant::now();
             }
         }
@@ -220,22 +230,17 @@ fn take_over(
     mut seen: Activity,
     upkeep: &mut Instant,
 ) -> Activity {
-    let spin = Duration::from_micros(device.config.spin_us);
+    let spin = device.spin_policy.of_nic_thread();
     let mut idle_since = Instant::now();
     while device.is_current_epoch(epoch) {
-        // First, so that a posting thread does not wait for the poll that follows.
-        device
-            .poll_thread
-            .doorbells_unattended
-            .store(false, Ordering::Relaxed);
-        if let Some(mut held) = device.backend.try_lock_unbiased()
-            && device.is_current_epoch(epoch)
-            && let Some(backend) = held.as_mut()
-        {
-            if backend.poll(&device.shared.doorbells) {
+        if let Some(polled) = poll_in_place_of_program(device, epoch) {
+            if polled.worked {
                 idle_since = Instant::now();
             }
-            device.wake_waiters(backend);
+            if polled.has_woken {
+                // The thread that was woken may have this one's core.
+                sync::yield_now();
+            }
         }
         let now = Activity::of(device);
         if now.polls != seen.polls && now.notifications == seen.notifications {
@@ -254,6 +259,27 @@ fn take_over(
     seen
 }
 
+/// The result of one poll.
+struct Polled {
+    worked: bool,
+    /// A waiting thread was woken.
+    has_woken: bool,
+}
+
+/// Polls once, and drains the doorbells of the program; `None` if another thread holds the backend lock.
+fn poll_in_place_of_program(device: &'static Device, epoch: u32) -> Option<Polled> {
+    // First, so that a posting thread does not wait for the poll that follows.
+    device
+        .poll_thread
+        .doorbells_unattended
+        .store(false, Ordering::Relaxed);
+    let mut held = device.backend.try_lock_unbiased()?;
+    let backend = held.as_mut().filter(|_| device.is_current_epoch(epoch))?;
+    let worked = backend.poll(&device.shared.doorbells);
+    let has_woken = device.wake_waiters(backend) > 0;
+    Some(Polled { worked, has_woken })
+}
+
 /// Arms the port, polls once more, and sleeps until a frame, a timer, a doorbell or a poll of the
 /// program. `seen`: the program's activity before; `idle`: how long there was no work.
 fn sleep(device: &'static Device, epoch: u32, seen: Activity, idle: Duration) {
@@ -263,8 +289,10 @@ fn sleep(device: &'static Device, epoch: u32, seen: Activity, idle: Duration) {
         return;
     };
     // Doorbells rung meanwhile were left to this thread.
-    if !device.shared.doorbells.any() {
-        thread.sleep_on(&source, limit);
+    if !device.shared.doorbells.any()
+        && let Some(wake_up) = thread.sleep_on(&source, limit)
+    {
+        device.spin_policy.nic_thread_woken(wake_up);
     }
     // Doorbells rung during this call are drained by this thread's next poll or `stop_draining`.
     thread.while_polling(|| finish_sleep(device, epoch));
@@ -345,9 +373,10 @@ pub(crate) fn wait<T>(
     }
     device.finish_burst();
     let start = Instant::now();
-    let spin = Duration::from_micros(device.config.spin_us);
+    let spin = device.spin_policy.of_wait();
+    let mut idle_polls = 0;
     loop {
-        for _ in 0..32 {
+        for _ in 0..POLLS_PER_CLOCK {
             if let Some(found) = check() {
                 return Ok(found);
             }
@@ -356,10 +385,17 @@ pub(crate) fn wait<T>(
         }
         let waited = start.elapsed();
         if limit.is_some_and(|limit| waited >= limit) {
+            device.spin_policy.wait_timed_out();
             return check().ok_or(TimedOut);
         }
         if waited >= spin {
             break;
+        }
+        idle_polls += POLLS_PER_CLOCK;
+        if idle_polls >= device.yield_policy.idle_polls() {
+            // What is waited for may need this core.
+            idle_polls = 0;
+            device.yield_policy.yield_core();
         }
     }
     loop {
@@ -370,10 +406,16 @@ pub(crate) fn wait<T>(
                 device.poll_thread.notify();
             }
         });
-        if let Some(found) = found.or_else(&mut check) {
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let wake_up = device.shared.waiters.since_wake();
+        if let Some(found) = check() {
+            device.spin_policy.wait_slept(start.elapsed(), wake_up);
             return Ok(found);
         }
         if left == Some(Duration::ZERO) {
+            device.spin_policy.wait_timed_out();
             return Err(TimedOut);
         }
     }

@@ -57,7 +57,7 @@ enum reply { ATTACHED, REFUSED, UNKNOWN_NIC, DONE, HANDLE, REGION, VI, REQUEST, 
 
 #define MESSAGE_BYTES 8192
 #define MESSAGE_FDS 3
-#define VERSION 8
+#define VERSION 9
 /* Requests below this number may be the first one of a connection. */
 #define FIRST_REQUESTS (CAPTURE + 1)
 

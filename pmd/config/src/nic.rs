@@ -65,8 +65,9 @@ table! {
         pub addressing: Addressing = Addressing::default(), Form::OptionalChoice(Addressing::TABLES);
         /// Which thread polls. In a file with `[process]`: `pinned`, also by default.
         pub progress: Progress = Progress::default(), Form::OneOf(Progress::TABLES);
-        /// Time that blocking calls and the NIC's thread spin before they sleep, microseconds.
-        pub spin_us: u64 = 50, range(0, TEN_SECONDS_US);
+        /// Time that blocking calls and the NIC's thread poll before they sleep, microseconds. Default: 50, and of
+        /// blocking calls up to 1000 as long as their waits end within a few times what waking threads takes.
+        pub spin_us: Option<u64> = None, range(0, TEN_SECONDS_US);
         /// Access of VIs without a protection tag. The environment variable `VIPL_PROTECTION` overrides it for NICs that
         /// are opened by name.
         pub protection: Protection = Protection::Strict, value("\"strict\" or \"lenient\"");

@@ -27,7 +27,8 @@ impl Default for Progress {
 table! {
     /// The program's threads poll in their calls.
     pub struct Inline in "[nic.progress.inline]" {
-        /// Time without a call after which the NIC's thread starts polling, microseconds.
+        /// Time without a call after which the NIC's thread starts polling, microseconds; down to 50 while it finds work
+        /// waiting then.
         pub takeover_us: u64 = 1000, range(10, TEN_SECONDS_US);
         /// Maximum burst of consecutively posted sends, in frames on a wire, in messages per system call with
         /// `[nic.vi_tcp]`; 1 sends each immediately. An incomplete burst is sent by the next call that does not post, or

@@ -100,12 +100,13 @@ impl NicShared {
         self.cqs.get(handle.index)
     }
 
-    /// Wakes the threads that wait for any of these events.
+    /// Wakes the threads that wait for any of these events; returns their number.
     #[inline]
-    pub fn notify(&self, events: Event) {
-        if !events.is_none() {
-            self.waiters.notify(events);
+    pub fn notify(&self, events: Event) -> usize {
+        if events.is_none() {
+            return 0;
         }
+        self.waiters.notify(events)
     }
 
     /// Wakes all waiters.

@@ -13,6 +13,7 @@ pub mod application {
 }
 
 pub use core::hint::spin_loop;
+pub(crate) use pmd_port::wake::monotonic_ns;
 pub use std::thread::yield_now;
 
 thread_local! {
@@ -105,16 +106,10 @@ pub(crate) fn futex_wait_for(
 ) {
     // This call takes an absolute time, unlike FUTEX_WAIT.
     let end = timeout_ns.map(|ns| {
-        let mut now = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        // SAFETY: writes one timespec of this frame.
-        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-        let nanos = now.tv_nsec as u64 + ns % 1_000_000_000;
+        let end_ns = monotonic_ns().saturating_add(ns);
         libc::timespec {
-            tv_sec: now.tv_sec + (ns / 1_000_000_000 + nanos / 1_000_000_000) as libc::time_t,
-            tv_nsec: (nanos % 1_000_000_000) as libc::c_long,
+            tv_sec: (end_ns / 1_000_000_000) as libc::time_t,
+            tv_nsec: (end_ns % 1_000_000_000) as libc::c_long,
         }
     });
     let end = end.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);

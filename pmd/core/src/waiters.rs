@@ -11,9 +11,11 @@
 //! than bits: a waiter checks again when it is woken.
 
 use core::ops::BitOrAssign;
+use core::time::Duration;
 
 use crate::sync::{
-    AtomicU32, Ordering, futex_wait_for, futex_wake_for, heavy_barrier, light_barrier,
+    AtomicU32, AtomicU64, Ordering, futex_wait_for, futex_wake_for, heavy_barrier, light_barrier,
+    monotonic_ns,
 };
 
 /// A set of events for which threads can wait, one bit each.
@@ -80,6 +82,8 @@ pub struct Waiters {
     count: AtomicU32,
     /// Incremented by each wake; the futex on which the threads sleep.
     changed: AtomicU32,
+    /// The time of the first wake since a thread went to sleep; 0: there was none.
+    woken_at_ns: AtomicU64,
 }
 
 impl Waiters {
@@ -88,6 +92,7 @@ impl Waiters {
         Self {
             count: AtomicU32::new(0),
             changed: AtomicU32::new(0),
+            woken_at_ns: AtomicU64::new(0),
         }
     }
 
@@ -98,21 +103,34 @@ impl Waiters {
         self.count.load(Ordering::SeqCst) != 0
     }
 
-    /// Wakes the threads that wait for any of these events; cheap while no thread waits.
+    /// Wakes the threads that wait for any of these events; returns their number. Cheap while no thread waits.
     #[inline]
-    pub fn notify(&self, events: Event) {
+    pub fn notify(&self, events: Event) -> usize {
         // Partner: the heavy barrier in `sleep`.
         light_barrier();
-        if self.count.load(Ordering::Relaxed) != 0 {
-            self.wake(events);
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return 0;
         }
+        self.wake(events)
     }
 
     /// Wakes the threads that wait for any of these events; returns their number.
     #[cold]
     pub fn wake(&self, events: Event) -> usize {
+        // Relaxed: for a measurement only.
+        if self.woken_at_ns.load(Ordering::Relaxed) == 0 {
+            self.woken_at_ns.store(monotonic_ns(), Ordering::Relaxed);
+        }
         self.changed.fetch_add(1, Ordering::SeqCst);
         futex_wake_for(&self.changed, events.0)
+    }
+
+    /// Returns the time since threads were woken first after the last one went to sleep: of a thread that was just
+    /// woken, what that took.
+    pub fn since_wake(&self) -> Option<Duration> {
+        let woken_at_ns = self.woken_at_ns.load(Ordering::Relaxed);
+        let since_ns = monotonic_ns().saturating_sub(woken_at_ns);
+        (woken_at_ns != 0).then_some(Duration::from_nanos(since_ns))
     }
 
     /// Calls `check`, and sleeps for at most `limit_ns` if it returns `None`. May return early.
@@ -124,6 +142,7 @@ impl Waiters {
         check: impl FnOnce() -> Option<T>,
         before_sleep: impl FnOnce(),
     ) -> Option<T> {
+        self.woken_at_ns.store(0, Ordering::Relaxed);
         let seen = self.changed.load(Ordering::SeqCst);
         self.count.fetch_add(1, Ordering::SeqCst);
         // Partner: the light barrier in `notify`.

@@ -25,7 +25,7 @@ use super::shared_queues::{
     SubmissionProducer, ViId,
 };
 use crate::nic_backend::NicBackend;
-use crate::yield_policy::YieldPolicy;
+use crate::wait_policy::YieldPolicy;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

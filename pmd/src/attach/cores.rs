@@ -18,7 +18,7 @@ use crate::config::{Idle, ProcessConfig};
 use crate::device::Device;
 use crate::open::OpenError;
 use crate::progress;
-use crate::yield_policy::YieldPolicy;
+use crate::wait_policy::YieldPolicy;
 
 /// Interval of the upkeep of the ports, and the longest sleep.
 const UPKEEP: Duration = Duration::from_millis(50);

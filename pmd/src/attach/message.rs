@@ -11,7 +11,7 @@ use vi_types::{
 use crate::config::{Limits, NicConfig, Progress, Protection, Quota};
 
 /// Version of the messages and of the shared queues; both sides must have the same.
-pub(crate) const VERSION: u32 = 8;
+pub(crate) const VERSION: u32 = 9;
 
 /// A request of an application or an operator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -257,7 +257,7 @@ pub(crate) struct Description {
     pub(crate) host: [u8; 16],
     pub(crate) native_mtu_bytes: u32,
     pub(crate) lenient: bool,
-    pub(crate) spin_us: u64,
+    pub(crate) spin_us: Option<u64>,
     pub(crate) takeover_us: u64,
     pub(crate) max_vi: u32,
     pub(crate) max_descriptors_per_queue: u32,

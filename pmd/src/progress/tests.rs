@@ -1,7 +1,10 @@
-use vi_core::sync::{AtomicBool, AtomicU64};
+use pmd_port::port::{AsFutexWord, FutexWord};
+use pmd_port::wake::monotonic_ns;
+use vi_core::sync::{AtomicBool, AtomicU32, AtomicU64};
 use vi_types::{PtagHandle, QueueIo, ViAttributes, ViIndex, Waiter};
 
 use super::*;
+use crate::poll_thread::PollThread;
 
 /// Opens a NIC on a segment of its own, without threads: the test acts in their place.
 fn device(test: &str) -> (&'static Device, u64) {
@@ -106,6 +109,31 @@ fn polling_thread_wakes_sleeping_poll_thread() {
     device.poll();
     sleep_until_woken(device, &source);
     crate::open::close(device, nic_handle).unwrap();
+}
+
+/// The word of a port that wakes its sleeper at once, at a time that another process has written.
+struct WokenAt(AtomicU32, fn() -> u64);
+
+impl AsFutexWord for WokenAt {
+    fn futex_word(&self) -> &AtomicU32 {
+        &self.0
+    }
+
+    fn woken_at_ns(&self) -> Option<u64> {
+        Some((self.1)())
+    }
+}
+
+#[test]
+fn wake_up_by_a_port_is_measured_unless_its_time_is_implausible() {
+    let thread = PollThread::default();
+    let measured = |woken_at_ns| {
+        let word = FutexWord::new(Arc::new(WokenAt(AtomicU32::new(1), woken_at_ns)));
+        thread.sleep_on(&WakeSource::Futex { word, expected: 0 }, UPKEEP)
+    };
+    assert!(measured(monotonic_ns).is_some_and(|wake_up| wake_up < Duration::from_secs(10)));
+    assert_eq!(measured(|| 0), None, "an earlier wake-up");
+    assert_eq!(measured(|| u64::MAX), None, "not yet");
 }
 
 /// A poll that finds the port armed makes a system call, which a polling program must not pay for.

@@ -98,7 +98,7 @@ fn request_with_a_longer_discriminator_than_the_servers_limit_is_refused() {
 
 /// An endpoint on another N_Port of this process.
 fn other_port() -> Endpoint {
-    Endpoint::on(open_as(|config| config.spin_us += 1), |vi| vi)
+    Endpoint::on(open_as(|config| config.spin_us = Some(51)), |vi| vi)
 }
 
 fn request_peer(end: &Endpoint, name: &[u8], timeout: Timeout) {

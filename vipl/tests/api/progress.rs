@@ -10,7 +10,10 @@ use crate::common::{
     pair, pair_on, processor_time, retry_no_match, unique_discriminator, wait_until,
 };
 use pmd::config::{NicConfig, Progress};
-use vipl::{Completed, ErrorCode, Nic, Result, Timeout, ViState, VipError, provider as vip};
+use vipl::{
+    Completed, ErrorCode, Nic, ReliabilityLevel, Result, Timeout, ViState, VipError,
+    provider as vip,
+};
 
 /// Opens a NIC that a pinned thread of this process polls continuously.
 fn open_pinned() -> Nic {
@@ -89,7 +92,7 @@ fn idle_nic_notify_threads_and_waits_sleep() {
 
 #[test]
 fn infinite_wait_returns_on_completion() {
-    let (client, server) = pair_on(open(), open_as(|config| config.spin_us = 0));
+    let (client, server) = pair_on(open(), open_as(|config| config.spin_us = Some(0)));
     for message in 0..50_u64 {
         server.post_receives(1, 8);
         thread::scope(|scope| {
@@ -166,10 +169,41 @@ fn send_to_intermittent_server(client: &Endpoint, server: &Endpoint, messages: u
 fn poller_handover_loses_and_duplicates_no_message() {
     let quick = |config: &mut NicConfig| {
         config.progress = Progress::inline(50);
-        config.spin_us = 20;
+        config.spin_us = Some(20);
     };
     let (client, server) = pair_on(open(), open_as(quick));
     send_to_intermittent_server(&client, &server, 3000);
+}
+
+#[test]
+fn poll_thread_that_found_messages_waiting_takes_over_sooner() {
+    const MESSAGES: u32 = 100;
+    // Less than the interval of upkeep, which polls, too.
+    let silence = Duration::from_millis(40);
+    // One of five: threads may be descheduled.
+    let is_sooner = (0..5).any(|_| time_of_answers(MESSAGES, silence) < silence * MESSAGES / 2);
+    assert!(is_sooner, "each message waited for a takeover");
+}
+
+/// Time until messages are answered by a program that makes a call only after each of them.
+fn time_of_answers(messages: u32, silence: Duration) -> Duration {
+    let takeover_us = silence.as_micros() as u64;
+    let rarely = |config: &mut NicConfig| config.progress = Progress::inline(takeover_us);
+    let [client, server] = [open(), open_as(rarely)].map(|nic| {
+        Endpoint::on(nic, |vi| {
+            vi.reliability(ReliabilityLevel::ReliableReception)
+        })
+    });
+    connect(&client, &server);
+    server.post_receives(messages as usize + 1, 8);
+    let begun = Instant::now();
+    for message in 0..messages {
+        assert_eq!(server.vi.recv_done().unwrap_err(), VipError::NotDone);
+        // Completes when the server's NIC has answered.
+        client.send_bytes(&message.to_le_bytes());
+        server.vi.recv_done().unwrap();
+    }
+    begun.elapsed()
 }
 
 #[test]
@@ -177,7 +211,7 @@ fn send_without_further_calls_is_transmitted() {
     // The poll thread of its NIC sleeps on the port when it posts.
     let quick = |config: &mut NicConfig| {
         config.progress = Progress::inline(10);
-        config.spin_us = 0;
+        config.spin_us = Some(0);
     };
     let (client, server) = pair_on(open_as(quick), open());
     for message in 0..200_u64 {
@@ -194,7 +228,7 @@ fn send_is_transmitted_while_another_thread_sleeps() {
     // No takeover for ten seconds: an unattended doorbell fails the test.
     let slow = |config: &mut NicConfig| {
         config.progress = Progress::inline(10_000_000);
-        config.spin_us = 5;
+        config.spin_us = Some(5);
     };
     let (client, server) = pair_on(open_as(slow), open());
     client.post_receives(1, 8);

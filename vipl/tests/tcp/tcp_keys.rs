@@ -77,7 +77,7 @@ fn nic(number: u32, keys: Option<&KeyFile>) -> Nic {
 fn same_port(number: u32, keys: Option<&KeyFile>) -> Nic {
     open_as(|config| {
         configure(config, number, keys);
-        config.spin_us += 1;
+        config.spin_us = Some(51);
     })
 }
 

@@ -48,6 +48,11 @@ pub(crate) fn heavy_barrier() {
     fence(Ordering::SeqCst);
 }
 
+/// The time, which no model depends on.
+pub(crate) fn monotonic_ns() -> u64 {
+    0
+}
+
 /// The kernel's futex queue, for the one futex word of a model.
 struct Futex {
     /// The sleeping threads, each with its events.

@@ -121,6 +121,8 @@ pub(super) struct WakeLine {
     pub(super) armed: AtomicU32,
     /// The futex word: counts the wakeups.
     pub(super) wakes: AtomicU32,
+    /// The time of the last one.
+    pub(super) woken_at_ns: AtomicU64,
 }
 
 /// Bit set of the sending slots that have mapped their ring to this station. Bits are only

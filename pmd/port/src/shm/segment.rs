@@ -17,7 +17,7 @@ use crate::file_size::set_file_length;
 use crate::mapping::Mapping;
 use crate::port::AsFutexWord;
 use crate::sync::mapped::{AtomicU32, Ordering, fence};
-use crate::wake::futex_wake_all;
+use crate::wake::{futex_wake_all, monotonic_ns};
 
 /// The mapped file of a segment.
 #[derive(Debug)]
@@ -203,6 +203,8 @@ impl Segment {
         if line.armed.swap(0, Ordering::Relaxed) == 0 {
             return false;
         }
+        // Relaxed: for a measurement only.
+        line.woken_at_ns.store(monotonic_ns(), Ordering::Relaxed);
         // Release, partner: the Acquire load of the word in `ShmPort::arm`.
         line.wakes.fetch_add(1, Ordering::Release);
         futex_wake_all(&line.wakes);
@@ -277,5 +279,10 @@ pub(super) struct StationWord {
 impl AsFutexWord for StationWord {
     fn futex_word(&self) -> &AtomicU32 {
         &self.segment.entry(self.slot).wake.wakes
+    }
+
+    fn woken_at_ns(&self) -> Option<u64> {
+        let line = &self.segment.entry(self.slot).wake;
+        Some(line.woken_at_ns.load(Ordering::Relaxed))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pmd_port::wake::Slept;
+use pmd_port::wake::{Slept, monotonic_ns};
 use pmd_port::{MacBytes, Port, WakeSource};
 
 use crate::support::{
@@ -102,11 +102,16 @@ fn frames_wake_once_per_arm() {
     let dst = b.capabilities().mac;
     send(&mut a, dst, 0);
     assert_eq!(counter(&a, "wakes_sent"), 0, "not armed");
-    let source = b.arm();
+    let (source, armed_at_ns) = (b.arm(), monotonic_ns());
     send(&mut a, dst, 1);
     send(&mut a, dst, 2);
     assert_eq!(counter(&a, "wakes_sent"), 1);
     assert_eq!(source.sleep(LONG).expect("a sleep"), Slept::Woken);
+    let WakeSource::Futex { word, .. } = &source else {
+        panic!("no futex: {source:?}");
+    };
+    let woken_at_ns = word.woken_at_ns().expect("recorded");
+    assert!((armed_at_ns..=monotonic_ns()).contains(&woken_at_ns));
     b.arm();
     b.disarm();
     send(&mut a, dst, 3);
