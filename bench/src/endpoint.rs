@@ -34,6 +34,7 @@ use crate::error::{Error, Result};
 use crate::nic::{MemoryKind, Nic};
 use crate::sync::{AtomicU8, AtomicU64, Ordering};
 
+pub(crate) use types::sum_of;
 pub use types::{
     EndpointLayout, Reaped, RemoteAddress, RemoteMemory, is_flushed, mark_of, status_text,
 };

@@ -10,7 +10,8 @@ use vi_types::ReliabilityLevel;
 
 use crate::channel::Channel;
 use crate::endpoint::{
-    Endpoint, EndpointLayout, Reaped, RemoteAddress, RemoteMemory, is_flushed, mark_of, status_text,
+    Endpoint, EndpointLayout, Reaped, RemoteAddress, RemoteMemory, is_flushed, mark_of,
+    status_text, sum_of,
 };
 use crate::error::{Error, Result};
 use crate::idle_timer::IdleTimer;
@@ -330,6 +331,24 @@ impl PingPong {
         Ok(back)
     }
 
+    /// Reads a message of a test that touches all bytes.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] if it is not filled as its sender does.
+    #[inline]
+    fn read_touched(&self, index: u32, mark: u64) -> Result<()> {
+        let bytes = self.test.size_bytes;
+        if !self.test.touches
+            || bytes == 0
+            || self.endpoint.read_all(index, bytes) == sum_of(mark, bytes)
+        {
+            return Ok(());
+        }
+        Err(Error::Peer(format!(
+            "message {mark} has bytes that were not sent"
+        )))
+    }
+
     /// Returns the number of polls between two checks: `polls`, or 1 if each is a blocking call.
     fn polls_in_a_row(&self, polls: u32) -> u32 {
         self.test.pause_us.map_or(polls, |_| 1)
@@ -342,9 +361,7 @@ impl PingPong {
             let mark = self.endpoint.mark(0, self.test.size_bytes);
             if mark != self.last_mark {
                 self.last_mark = mark;
-                if self.test.touches {
-                    self.endpoint.read_all(0, self.test.size_bytes);
-                }
+                self.read_touched(0, mark)?;
                 return Ok(Polled::Arrived(mark));
             }
         }
@@ -356,10 +373,9 @@ impl PingPong {
             Reaped::Nothing => Polled::Nothing,
             Reaped::Done { index, .. } => {
                 self.to_repost = Some(index);
-                if self.test.touches {
-                    self.endpoint.read_all(index, self.test.size_bytes);
-                }
-                Polled::Arrived(self.endpoint.mark(index, self.test.size_bytes))
+                let mark = self.endpoint.mark(index, self.test.size_bytes);
+                self.read_touched(index, mark)?;
+                Polled::Arrived(mark)
             }
             Reaped::Failed { index, status }
                 if !self.test.level.is_reliable() && !is_flushed(status) =>

@@ -129,6 +129,20 @@ pub fn mark_of(sequence: u64, buffers: u32, bytes: u32) -> u64 {
     }
 }
 
+/// Returns the sum of the bytes, modulo 256, of a message that was filled with the low byte of its mark.
+#[inline]
+pub(crate) fn sum_of(mark: u64, bytes: u32) -> u8 {
+    let sum = |bytes: &[u8]| bytes.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+    let marked = mark.to_ne_bytes();
+    let marked = if is_whole_words(bytes) {
+        &marked[..]
+    } else {
+        &[mark as u8]
+    };
+    let filled = bytes.saturating_sub(marked.len() as u32) as u8;
+    filled.wrapping_mul(mark as u8).wrapping_add(sum(marked))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,7 @@
 //! Receiving end of one connection of a stream.
 
+use core::hint::black_box;
+
 use crate::endpoint::{
     Endpoint, EndpointLayout, Reaped, RemoteAddress, RemoteMemory, is_flushed, mark_of,
 };
@@ -88,7 +90,7 @@ impl Incoming {
                         )));
                     }
                     if self.test.touches {
-                        self.endpoint.read_all(index, length_bytes);
+                        black_box(self.endpoint.read_all(index, length_bytes));
                     }
                     self.endpoint.post_recv(index)?;
                     taken += 1;
@@ -117,7 +119,7 @@ impl Incoming {
                 break;
             }
             if self.test.touches {
-                self.endpoint.read_all(index, self.test.size_bytes);
+                black_box(self.endpoint.read_all(index, self.test.size_bytes));
             }
             self.consumed += 1;
             taken += 1;
