@@ -13,7 +13,7 @@ use super::client_memory::payload_at;
 use super::{Datapath, path_of};
 
 impl Datapath {
-    /// Tells posting threads which sends of a VI to offer.
+    /// Sets the length below which posting threads try to send a message of this VI in one step.
     #[inline]
     pub(crate) fn hint_one_step(&mut self, vi: ViIndex, below_bytes: u32) {
         if let Some(path) = self.vi(vi) {

@@ -327,7 +327,7 @@ impl Transport for FcVi {
 
 impl Poller<FcVi> {
     /// Sends a descriptor whose send queue is idle without a place on it, and completes it. Returns false if it has to
-    /// go by way of the queue; then nothing was sent.
+    /// be posted on the queue; then nothing was sent.
     #[inline]
     pub(crate) fn send_in_one_step(
         &mut self,

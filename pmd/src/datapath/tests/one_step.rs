@@ -1,4 +1,4 @@
-//! Sends without a place on the send queue have the same effects as those by way of the queue.
+//! Sends without a place on the send queue have the same effects as those that are posted on it.
 
 use vi_core::descriptor::ControlSegment;
 
