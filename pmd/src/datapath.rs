@@ -32,6 +32,7 @@ use crate::payload_buffer::PayloadBuffer;
 use crate::tap::Tap;
 
 mod client_memory;
+mod direct_access;
 mod engine_io;
 mod one_step;
 mod reads;
@@ -42,6 +43,8 @@ pub(crate) mod stream;
 #[cfg(test)]
 mod tests;
 
+use direct_access::DirectPath;
+pub(crate) use direct_access::DirectStation;
 use run_queue::{OWN_LANE, RunQueue};
 pub(crate) use served::{ClientId, ServedApplications, ServedQueues};
 
@@ -70,6 +73,8 @@ pub(crate) struct ViPath {
     pub(crate) queued: bool,
     read_cursor: SlotCursor,
     again_cursor: SlotCursor,
+    /// The peer's memory can be accessed directly.
+    direct: Option<DirectPath>,
 }
 
 impl ViPath {
@@ -97,6 +102,7 @@ impl ViPath {
             queued: false,
             read_cursor: SlotCursor::default(),
             again_cursor: SlotCursor::default(),
+            direct: None,
         }
     }
 }
@@ -189,6 +195,8 @@ pub(crate) struct Datapath {
     payload_buffer: PayloadBuffer,
     /// Copies for VIs whose memory belongs to an application.
     pub(crate) mover: Mover,
+    /// Direct access to the memory of other stations.
+    direct: Option<Box<DirectStation>>,
 }
 
 #[inline]
@@ -238,6 +246,7 @@ impl Datapath {
             random: RandomWords::default(),
             payload_buffer: PayloadBuffer::new(),
             mover: Mover::default(),
+            direct: None,
         }
     }
 
@@ -298,6 +307,7 @@ impl Datapath {
     #[cold]
     pub(crate) fn fail_port(&mut self) {
         self.free_unsent();
+        self.leave_stations();
         self.port.disarm();
         let successor = Box::new(FailedPort::after(self.port.as_ref()));
         self.failed_port = Some(core::mem::replace(&mut self.port, successor));

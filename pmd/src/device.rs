@@ -15,6 +15,7 @@ use vi_core::handler_thread::in_handler;
 use vi_core::memory::table::RegionLimits;
 use vi_core::nic_shared::{NicLimits, NicShared};
 use vi_core::post::NewDescriptor;
+use vi_core::posted_descriptor::OneSegmentSend;
 use vi_core::queue::PostEnd;
 use vi_core::sync::{AtomicBool, AtomicU32, Ordering};
 use vi_core::vi::ViShared;
@@ -227,13 +228,45 @@ impl Device {
         end: &mut PostEnd,
         context: usize,
     ) -> bool {
-        let vi = descriptor.vi();
-        let below_bytes = vi.one_step_below_bytes.load(Ordering::Relaxed);
-        if below_bytes == 0 || !self.inline {
+        if !self.inline {
             return false;
         }
-        let send = descriptor.one_segment_send();
-        let Some(send) = send.filter(|send| send.work.length_bytes < below_bytes) else {
+        if descriptor.is_rdma() {
+            return self.carry_out_rdma(descriptor, end, context);
+        }
+        let vi = descriptor.vi();
+        let below_bytes = vi.one_step_below_bytes.load(Ordering::Relaxed);
+        let send = || descriptor.one_segment_send();
+        self.carry_out(vi, below_bytes, send, end, context)
+    }
+
+    /// As [`Self::send_in_one_step`], for an RDMA operation. A separate function, so that sends do not pay for it.
+    #[inline(never)]
+    fn carry_out_rdma(
+        &'static self,
+        descriptor: &NewDescriptor<'_>,
+        end: &mut PostEnd,
+        context: usize,
+    ) -> bool {
+        let vi = descriptor.vi();
+        let below_bytes = vi.one_step_rdma_below_bytes.load(Ordering::Relaxed);
+        let rdma = || descriptor.one_segment_rdma();
+        self.carry_out(vi, below_bytes, rdma, end, context)
+    }
+
+    #[inline(always)]
+    fn carry_out(
+        &'static self,
+        vi: &ViShared,
+        below_bytes: u32,
+        find: impl FnOnce() -> Option<OneSegmentSend>,
+        end: &mut PostEnd,
+        context: usize,
+    ) -> bool {
+        if below_bytes == 0 {
+            return false;
+        }
+        let Some(send) = find().filter(|send| send.work.length_bytes < below_bytes) else {
             return false;
         };
         let Some(slot) = vi.send.idle_slot(end) else {

@@ -104,6 +104,8 @@ pub struct NicInfo {
     pub max_regions: u32,
     /// The engine is in a datapath process, which accesses memory of `viaduct_alloc` without copies.
     pub attached: bool,
+    /// Other programs of the segment access memory of `viaduct_alloc` directly.
+    pub exports_memory: bool,
 }
 
 /// Returns the constant properties of an open NIC (VIPL 3.7.1).
@@ -118,6 +120,7 @@ pub fn info(handle: u64) -> Outcome<NicInfo> {
         native_mtu_bytes: device.calls.native_mtu_bytes(device)?,
         max_transfer_bytes: device.max_transfer_bytes(),
         attached: device.attached.is_some(),
+        exports_memory: device.shared.regions.exported().is_some(),
     })
 }
 

@@ -5,6 +5,7 @@ use core::ops::{Deref, DerefMut};
 
 use pmd_port::WakeSource;
 use vi_core::doorbell::Doorbells;
+use vi_core::memory::direct_access::MappedFile;
 use vi_core::posted_descriptor::OneSegmentSend;
 use vi_core::queue::IdleSlot;
 use vi_core::vi::{CqShared, ViShared};
@@ -55,8 +56,10 @@ pub(crate) trait NicBackend {
     /// Takes the events since the last call for which threads may wait.
     fn take_pending_events(&mut self) -> Event;
 
-    /// Does the regular work that is not part of a poll iteration.
-    fn upkeep(&mut self);
+    /// Does the regular work that is not part of a poll iteration. Returns mappings that are not needed any more: the
+    /// caller drops them after it has released the backend lock, since unmapping may take long.
+    #[must_use]
+    fn upkeep(&mut self) -> Vec<MappedFile>;
 
     /// Arms the port: returns the wake source that is signalled when anything arrives.
     fn arm(&mut self) -> WakeSource;

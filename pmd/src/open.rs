@@ -16,11 +16,12 @@ use std::time::Duration;
 use pmd_port::thread::has_memory;
 use vi_core::fork::{self, ForkHooks, OpenCloseLock};
 use vi_core::main_thread;
+use vi_core::memory::table::Removed;
 use vi_core::notify_slot::join_ended;
 use vi_core::sync::{Ordering, register_barrier};
 use vi_core::sys;
 use vi_core::waiters::Event;
-use vi_types::{CallError, Outcome};
+use vi_types::{CallError, Outcome, ResourceError};
 
 use crate::config::NicConfig;
 use crate::control::release_nic_handle;
@@ -209,7 +210,9 @@ fn await_up(device: &'static Device) -> Result<(), OpenError> {
 ///
 /// # Errors
 /// `InvalidParameter` if the handle was closed already. `Resource` if the datapath process has
-/// not acknowledged the close: then nothing is closed, since the process may still access the memory.
+/// not acknowledged the close: then nothing is closed, since the process may still access the memory. Of `Resource`,
+/// [`ResourceError::AccessInProgress`] if another process of the segment is stopped while it accesses the memory: the NIC
+/// handle is closed, but the memory must not be reused before.
 pub(crate) fn close(device: &'static Device, nic_handle: u64) -> Outcome<()> {
     let (closed, ended, removed, (backend, threads)) = {
         let _lock = OpenCloseLock::acquire();
@@ -221,6 +224,7 @@ pub(crate) fn close(device: &'static Device, nic_handle: u64) -> Outcome<()> {
         let (ended, removed) = release_nic_handle(device, nic_handle, closed.conns());
         let down = if device.nic_handles.count() == 0 {
             let down = device.take_down();
+            device.shared.regions.end_export();
             *device.leaving() = down.0.is_some();
             down
         } else {
@@ -234,8 +238,8 @@ pub(crate) fn close(device: &'static Device, nic_handle: u64) -> Outcome<()> {
     join_ended(ended);
     device.nic_handles.await_handler(nic_handle);
     device.join(threads);
-    drop(removed);
+    let finished = Removed::finish_all(removed);
     // The handler is dropped last and outside of every lock: its drop may run code of the program.
     drop(closed);
-    Ok(())
+    finished.map_err(|_| CallError::Resource(ResourceError::AccessInProgress))
 }

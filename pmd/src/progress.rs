@@ -112,6 +112,7 @@ fn pinned(device: &'static Device, epoch: u32, core: core_affinity::CoreId) {
             continue;
         };
         idle_polls += 1;
+        let mut unused = Vec::new();
         if let Some(backend) = held.as_mut() {
             if backend.poll(&device.shared.doorbells) {
                 idle_polls = 0;
@@ -120,10 +121,11 @@ fn pinned(device: &'static Device, epoch: u32, core: core_affinity::CoreId) {
             let now_ns = backend.state().map_or(0, |poller| poller.clock.last_ns());
             if now_ns >= upkeep_at_ns {
                 upkeep_at_ns = now_ns + UPKEEP.as_nanos() as u64;
-                backend.upkeep();
+                unused = backend.upkeep();
             }
         }
         drop(held);
+        drop(unused);
         if idle_polls >= yield_policy.idle_polls() {
             idle_polls = 0;
             yield_policy.yield_core();
@@ -213,12 +215,14 @@ fn run_upkeep(device: &'static Device, upkeep: &mut Instant) {
             .poll_thread
             .doorbells_unattended
             .store(false, Ordering::Relaxed);
-        if let Some(backend) = device.backend.lock_unbiased().as_mut() {
-            backend.upkeep();
+        let unused = device.backend.lock_unbiased().as_mut().map(|backend| {
+            let unused = backend.upkeep();
             // A program that polls rarely serves clock and timers even more rarely.
             backend.poll_thoroughly(&device.shared.doorbells);
             device.wake_waiters(backend);
-        }
+            unused
+        });
+        drop(unused);
         stop_draining(device);
     }
 }

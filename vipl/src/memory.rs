@@ -67,8 +67,9 @@ unsafe impl Send for RegionShared {}
 unsafe impl Sync for RegionShared {}
 
 impl RegionShared {
-    /// Allocates zeroed whole pages and registers `len_bytes` of them. For an attached NIC the pages are memory that
-    /// the datapath process can map, if such memory can be allocated.
+    /// Allocates zeroed whole pages and registers `len_bytes` of them. The pages are memory that other processes can map
+    /// if that is of use, and if such memory can be allocated: for an attached NIC all, for a NIC of a segment those
+    /// that peers may access.
     pub(crate) fn allocate(
         nic: Arc<NicShared>,
         ptag: &Ptag,
@@ -91,14 +92,17 @@ impl RegionShared {
             let handle = register(&pages)?;
             Ok((pages, handle))
         };
-        let (pages, handle) = if nic.is_attached() && len_bytes > 0 {
+        let is_shared = nic.is_attached() || nic.exports_memory() && (access.write || access.read);
+        let (pages, handle) = if is_shared && len_bytes > 0 {
             let shared = Pages::shared(len_bytes).ok_or(VipError::ErrorResource);
             match shared.and_then(|pages| Ok((register(&pages)?, pages))) {
                 Ok((handle, pages)) => (pages, handle),
                 // File descriptors may be exhausted; heap memory needs none.
                 Err(VipError::ErrorResource) => {
                     let on_heap = in_heap()?;
-                    pages::warn_of_heap();
+                    if nic.is_attached() {
+                        pages::warn_of_heap();
+                    }
                     on_heap
                 }
                 Err(error) => return Err(error),

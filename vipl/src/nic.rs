@@ -19,6 +19,7 @@ pub(crate) struct NicShared {
     handle: NicHandle,
     attributes: NicAttributes,
     attached: bool,
+    exports_memory: bool,
     /// ID of the process that opened it; forked children do not use it.
     process: u32,
 }
@@ -32,6 +33,11 @@ impl NicShared {
     /// Reports whether a datapath process serves the NIC.
     pub(crate) fn is_attached(&self) -> bool {
         self.attached
+    }
+
+    /// Reports whether other programs access memory of the NIC that can be shared without copies.
+    pub(crate) fn exports_memory(&self) -> bool {
+        self.exports_memory
     }
 
     pub(crate) fn handle(&self) -> NicHandle {
@@ -119,15 +125,16 @@ impl Nic {
 
     fn from_handle(handle: NicHandle) -> Result<Self> {
         let query = || -> Result<_> {
-            let attached = pmd::nic::info(handle.into_raw())?.attached;
-            Ok((provider::query_nic(handle)?, attached))
+            let info = pmd::nic::info(handle.into_raw())?;
+            Ok((provider::query_nic(handle)?, info))
         };
         match query() {
-            Ok((attributes, attached)) => Ok(Self {
+            Ok((attributes, info)) => Ok(Self {
                 shared: Arc::new(NicShared {
                     handle,
                     attributes,
-                    attached,
+                    attached: info.attached,
+                    exports_memory: info.exports_memory,
                     process: std::process::id(),
                 }),
             }),

@@ -46,6 +46,13 @@ impl<'a> Payload<'a> {
         }
     }
 
+    /// Returns the address of the first byte.
+    #[inline]
+    #[must_use]
+    pub const fn as_ptr(&self) -> *const u8 {
+        self.start
+    }
+
     /// Returns the number of bytes.
     #[inline]
     #[must_use]

@@ -82,6 +82,12 @@ impl<'a> NewDescriptor<'a> {
         self.vi
     }
 
+    /// Returns whether it requests an RDMA operation, or none that is known.
+    #[inline]
+    pub fn is_rdma(&self) -> bool {
+        self.header.control() & control::OP_MASK != control::OP_SEND_RECV
+    }
+
     /// Returns the send that it requests, if it is to be posted on the send queue and can be sent without it.
     #[inline]
     pub fn one_segment_send(&self) -> Option<OneSegmentSend> {
@@ -90,6 +96,15 @@ impl<'a> NewDescriptor<'a> {
         }
         // SAFETY: promised by the caller of `read_descriptor`.
         unsafe { self.header.one_segment_send(&self.rules) }
+    }
+
+    /// As [`Self::one_segment_send`], for an RDMA operation.
+    pub fn one_segment_rdma(&self) -> Option<OneSegmentSend> {
+        if self.queue != QueueKind::Send {
+            return None;
+        }
+        // SAFETY: promised by the caller of `read_descriptor`.
+        unsafe { self.header.one_segment_rdma(&self.rules) }
     }
 
     /// Posts it, if `admit` returns true for its [`Slot::units`]; called last, so that it may count them. `end` is that

@@ -40,6 +40,8 @@ pub struct ViShared {
     pub reads: AtomicBool,
     /// Sends shorter than this many bytes can probably be sent without the send queue: a hint of the poller.
     pub one_step_below_bytes: AtomicU32,
+    /// The same of RDMA operations.
+    pub one_step_rdma_below_bytes: AtomicU32,
     /// Handle of the completion queue of sends, or 0.
     pub send_cq: AtomicU64,
     /// Handle of the completion queue of receives, or 0.
@@ -76,6 +78,7 @@ impl ViShared {
             notify_receives: AtomicBool::new(false),
             reads: AtomicBool::new(false),
             one_step_below_bytes: AtomicU32::new(0),
+            one_step_rdma_below_bytes: AtomicU32::new(0),
             send_cq: AtomicU64::new(0),
             recv_cq: AtomicU64::new(0),
             remote: AtomicU64::new(0),

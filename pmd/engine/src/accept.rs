@@ -382,6 +382,7 @@ impl Engine {
         cx.port.remove_accepting(vi);
         ep.arm_connect_timer(&mut cx);
         cx.count(Counter::Connects);
+        ep.allow_direct_access(&mut cx);
         cx.io.set_state(vi, ViState::Connected);
         cx.io.control_event(Waiter::Outcome(vi));
     }

@@ -14,6 +14,10 @@ vi_types::counters! {
     ShortcutMessages => "shortcut_messages",
     /// Bytes of those messages.
     ShortcutBytes => "shortcut_bytes",
+    /// RDMA writes and reads carried out in the memory of the peer without frames.
+    DirectMessages => "direct_messages",
+    /// Bytes of those messages.
+    DirectBytes => "direct_bytes",
     /// Data frames accepted.
     RxFrames => "rx_frames",
     /// Responses sent, the last data of an RDMA read among them.

@@ -9,7 +9,7 @@ use crate::connect::{Attempt, PeerRequest};
 use crate::connection::{Break, Connection, PreviousConnection, RemoteVi};
 use crate::context::Context;
 use crate::counters::Counter;
-use crate::engine_io::EngineIo;
+use crate::engine_io::{DirectConnection, EngineIo};
 use crate::pending_disconnects::DisconnectInfo;
 use crate::receive::RxStream;
 use crate::shortcut::Shortcut;
@@ -143,6 +143,12 @@ impl Endpoint {
                 Step::Nothing | Step::Blocked if responding && !responds => own_blocked = true,
                 Step::Nothing => return Pumped::Idle,
                 Step::Blocked => return Pumped::Blocked,
+                Step::Enough => {
+                    if responding {
+                        tx.responses.sent(responds);
+                    }
+                    return Pumped::More;
+                }
                 Step::Break(reason) => {
                     self.break_local(cx, Break(reason));
                     return Pumped::Idle;
@@ -218,8 +224,25 @@ impl Endpoint {
         }
         self.arm_connect_timer(cx);
         cx.count(Counter::Connects);
+        self.allow_direct_access(cx);
         cx.io.set_state(cx.vi, ViState::Connected);
         cx.io.control_event(Waiter::Outcome(cx.vi));
+    }
+
+    /// Reports a connection without shortcut and recovery, whose RDMA operations may be carried out without frames.
+    pub(crate) fn allow_direct_access<I: EngineIo>(&self, cx: &mut Context<'_, I>) {
+        let has_recovery = |tx: &TxStream| tx.recovery.is_some();
+        if let Some(connection) = &self.connection
+            && self.shortcut.is_none()
+            && !self.tx.as_deref().is_none_or(has_recovery)
+        {
+            let direct = DirectConnection {
+                handle: self.handle,
+                peer: connection.address(),
+                params: self.params,
+            };
+            cx.io.connected(cx.vi, &direct);
+        }
     }
 
     /// Sets the connect timer to the next deadline of the procedure.

@@ -8,7 +8,7 @@ use fcvi_frame::fc::{FcType, NPortId};
 use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::{FrameView, IuView, Payload};
 use fcvi_frame::iu::{IuClass, Opcode};
-use vi_types::{Pumped, SendWork, ViIndex, ViParams, ViState};
+use vi_types::{OneStepLimits, Pumped, SendWork, ViIndex, ViParams, ViState};
 
 use crate::accept::Listeners;
 use crate::config::EngineConfig;
@@ -20,7 +20,7 @@ use crate::engine_io::EngineIo;
 use crate::n_port::NPort;
 use crate::shortcut::Pair;
 use crate::timer::TimerKey;
-use crate::transmit::{one_step_below_bytes, send_in_one_step};
+use crate::transmit::{one_step_limits, send_in_one_step};
 
 /// The protocol state of one N_Port.
 ///
@@ -203,21 +203,20 @@ impl Engine {
             .map_or(Pumped::Idle, |pair| pair.pump(budget))
     }
 
-    /// Returns the number of bytes below which a send of this VI can be sent by [`Engine::send_in_one_step`], unless
-    /// something is ahead of it; 0: none can.
+    /// Returns the limits of what can be sent by [`Engine::send_in_one_step`] on this VI.
     #[inline]
-    pub fn one_step_below_bytes(&self, vi: ViIndex) -> u32 {
-        let Some(ep) = self.endpoint(vi) else {
-            return 0;
-        };
-        match (&ep.phase, &ep.shortcut, &ep.tx) {
-            (Phase::Connected, None, Some(tx)) => one_step_below_bytes(tx),
-            _ => 0,
+    pub fn one_step_limits(&self, vi: ViIndex) -> OneStepLimits {
+        match self
+            .endpoint(vi)
+            .map(|ep| (&ep.phase, &ep.shortcut, &ep.tx))
+        {
+            Some((Phase::Connected, None, Some(tx))) => one_step_limits(tx),
+            _ => OneStepLimits::default(),
         }
     }
 
-    /// Sends a message whose data is `payload`, of which the caller completes the descriptor at once. Nothing waits on
-    /// its send queue. Returns false if the message has to wait, needs an answer, or does not fit into one frame; then
+    /// Sends a message whose data is `payload`, or reads into that memory, and the caller completes the descriptor at
+    /// once. Nothing waits on its send queue. Returns false if the message has to wait, needs an answer, or does not fit into one frame; then
     /// nothing was sent, and the caller posts it, for [`Engine::pump`].
     #[inline]
     pub fn send_in_one_step<I: EngineIo>(

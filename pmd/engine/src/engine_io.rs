@@ -1,9 +1,10 @@
 //! What the engine calls: queues, registered memory and the port.
 
 use fcvi_frame::device_header::DeviceHeader;
+use fcvi_frame::fc::NPortId;
 use fcvi_frame::fcoe::Eof;
 use fcvi_frame::frame::{FrameHeader, FrameToEmit, HeaderTemplate, Payload, PerFrame};
-use vi_types::{Operation, QueueIo, SendWork, ViIndex};
+use vi_types::{Operation, QueueIo, SendWork, ViIndex, ViParams};
 
 /// Result of giving a frame to the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +52,29 @@ pub enum Moved {
     LocalInvalid,
     /// The memory of the other VI is no longer valid; nothing was moved.
     RemoteInvalid,
+}
+
+/// Result of copying a part of an RDMA operation without frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direct {
+    /// It was copied.
+    Copied,
+    /// It is possible, but the peer has not handled all frames of this VI, which come before.
+    NotYet,
+    /// The memory cannot be accessed, or the peer may not access it: the whole message is sent in frames, with the same
+    /// effect on memory.
+    Impossible,
+}
+
+/// A connection to a VI of another N_Port, whose messages are sent in frames that the network does not lose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectConnection {
+    /// Handle of the own VI, which the peer uses in frames.
+    pub handle: u32,
+    /// The peer's N_Port and the handle of its VI.
+    pub peer: (NPortId, u32),
+    /// Attributes of the own VI.
+    pub params: ViParams,
 }
 
 /// Queues, memory and port of one N_Port, as the engine uses them. All calls are made from verbs of the
@@ -109,6 +133,37 @@ pub trait EngineIo: QueueIo {
         source: (u64, u32),
         payload_bytes: u32,
     ) -> Transmit;
+
+    /// A VI is about to be Connected. Until its state changes again, RDMA operations between it and the peer may be
+    /// carried out by [`EngineIo::access_directly`] of either side.
+    fn connected(&mut self, vi: ViIndex, connection: &DirectConnection);
+
+    /// Copies a part, offset and length in bytes, of an RDMA write or read between the memory of the descriptor that
+    /// [`QueueIo::next_send`] returned and that of the peer, the last bytes of a write last. `sent`: the ID of the VI's
+    /// next message in frames, which shows whether any were sent since the last call.
+    fn access_directly(
+        &mut self,
+        vi: ViIndex,
+        work: &SendWork,
+        sent: u32,
+        part: (u32, u32),
+    ) -> Direct;
+
+    /// Returns whether [`EngineIo::access_directly`] is possible for such an operation, apart from what is sent before it.
+    fn can_access_directly(&mut self, vi: ViIndex, work: &SendWork) -> bool;
+
+    /// The peer has handled all frames of this VI, as its answer shows; `sent` as for [`EngineIo::access_directly`].
+    fn peer_has_handled(&mut self, vi: ViIndex, sent: u32);
+
+    /// As [`EngineIo::access_directly`], for a whole RDMA write or read that is on no queue; returns whether it was
+    /// copied. `memory`: that of the descriptor, writable if it is a read.
+    fn access_whole_directly(
+        &mut self,
+        vi: ViIndex,
+        work: &SendWork,
+        sent: u32,
+        memory: Payload<'_>,
+    ) -> bool;
 
     /// Moves `bytes` bytes at `offset_bytes` of a message between two VIs of this engine, from
     /// memory to memory. The message is that of the descriptor which [`QueueIo::next_send`]

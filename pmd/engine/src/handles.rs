@@ -37,6 +37,12 @@ pub(crate) fn slot_mask(slots: usize) -> u32 {
     (1 << slot_bits(slots)) - 1
 }
 
+/// Returns the VI that a handle names, of an N_Port with this many slots.
+#[must_use]
+pub fn vi_of_handle(handle: u32, slots: usize) -> ViIndex {
+    ViIndex(handle & slot_mask(slots))
+}
+
 /// The numbers of one slot.
 #[derive(Clone, Debug)]
 struct SlotNumbers {

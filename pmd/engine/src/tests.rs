@@ -6,6 +6,7 @@ mod connect_faults;
 mod connect_ports;
 mod connections;
 mod data;
+mod direct;
 mod disconnect;
 mod errors;
 mod forged;

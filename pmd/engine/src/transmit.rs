@@ -2,13 +2,16 @@
 
 mod completion;
 mod deferred;
+mod direct;
 mod in_flight;
 mod one_step;
 mod send_failure;
 
 pub(crate) use in_flight::{InFlight, InFlightSend};
-pub(crate) use one_step::{one_step_below_bytes, send_in_one_step};
+pub(crate) use one_step::{one_step_limits, send_in_one_step};
 pub(crate) use send_failure::SendFailure;
+
+use direct::{DirectProgress, access_directly};
 
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::ethernet::MacAddress;
@@ -38,6 +41,8 @@ pub(crate) enum Step {
     /// There is nothing to do.
     Nothing,
     Blocked,
+    /// As many bytes were copied as a burst of frames carries.
+    Enough,
     /// The connection breaks for this reason.
     Break(MessageReason),
 }
@@ -74,6 +79,7 @@ pub(crate) struct TxStream {
     pub(crate) send_payload_bytes: u32,
     pub(crate) write_payload_bytes: u32,
     pub(crate) framing: Framing,
+    direct: DirectProgress,
     /// Sends and writes do not complete when they are sent: the level is Reliable Reception,
     /// recovery is used, or something is in flight.
     tracked: bool,
@@ -111,6 +117,7 @@ impl TxStream {
             level,
             next_msg_id: first_msg_id,
             message: None,
+            direct: DirectProgress::default(),
             send: template(Opcode::SendRequest),
             write: template(Opcode::WriteRequest),
             read: template(Opcode::ReadRequest),
@@ -226,6 +233,9 @@ impl TxStream {
         let Some(work) = cx.io.next_send(cx.vi) else {
             return Step::Nothing;
         };
+        if let Some(step) = access_directly(self, cx, &work) {
+            return step;
+        }
         if let Operation::Read { remote } = work.operation {
             return self.send_read(cx, work, remote);
         }

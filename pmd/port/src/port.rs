@@ -6,6 +6,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use crate::mbuf::{Mbuf, MbufBatch};
+use crate::shm::SegmentStation;
 use crate::sync::mapped::AtomicU32;
 
 /// A MAC address in the byte order of a frame.
@@ -280,6 +281,27 @@ pub trait Port: Send {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// Returns the station that this port is in a shared-memory segment, if the processes of its stations may map each
+    /// other's memory: nothing between them has to see, delay or drop their messages.
+    fn segment_station(&self) -> Option<SegmentStation> {
+        None
+    }
+
+    /// Returns the position after the last frame that was sent to a station, for [`Port::has_freed`]; `None` if it is
+    /// not known, or while a buffer to that station is lent.
+    #[inline]
+    fn sent_to(&self, dst: MacBytes) -> Option<u64> {
+        let _ = dst;
+        None
+    }
+
+    /// Returns whether the receiver has handled and freed all frames to it before this position.
+    #[inline]
+    fn has_freed(&self, dst: MacBytes, position: u64) -> bool {
+        let _ = (dst, position);
+        false
+    }
+
     /// Performs housekeeping that needs system calls: liveness of other processes, socket
     /// statistics. Called a few times a second from a thread that may block briefly,
     /// never from the data path.
@@ -339,6 +361,20 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn change_address(&mut self, mac: MacBytes) -> io::Result<()> {
         (**self).change_address(mac)
+    }
+
+    fn segment_station(&self) -> Option<SegmentStation> {
+        (**self).segment_station()
+    }
+
+    #[inline]
+    fn sent_to(&self, dst: MacBytes) -> Option<u64> {
+        (**self).sent_to(dst)
+    }
+
+    #[inline]
+    fn has_freed(&self, dst: MacBytes, position: u64) -> bool {
+        (**self).has_freed(dst, position)
     }
 
     fn upkeep(&mut self) {

@@ -9,6 +9,7 @@ use vi_core::cq::RingEntry;
 use vi_core::doorbell::Doorbells;
 use vi_core::events::{AsyncEvent, ErrorCode, ResourceCode};
 use vi_core::handle::RawHandle;
+use vi_core::memory::direct_access::MappedFile;
 use vi_core::nic_shared::NicShared;
 use vi_core::sync::Ordering;
 use vi_core::sys;
@@ -536,8 +537,9 @@ impl NicBackend for Attachment {
         self.wake_process();
     }
 
-    fn upkeep(&mut self) {
+    fn upkeep(&mut self) -> Vec<MappedFile> {
         self.check_for_loss();
+        Vec::new()
     }
 
     fn arm(&mut self) -> WakeSource {

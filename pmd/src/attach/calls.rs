@@ -64,10 +64,12 @@ fn call_by(
 /// Reports the end of the process at once.
 #[cold]
 fn handle_loss(device: &'static Device) {
-    if let Some(backend) = device.lock().as_mut() {
-        backend.upkeep();
+    let unused = device.lock().as_mut().map(|backend| {
+        let unused = backend.upkeep();
         device.wake_waiters(backend);
-    }
+        unused
+    });
+    drop(unused);
 }
 
 /// Makes a call whose reply has no content.

@@ -291,11 +291,13 @@ impl Nic {
     }
 
     fn upkeep(&self) {
-        if let Some(backend) = self.device.lock().as_mut() {
-            backend.upkeep();
+        let unused = self.device.lock().as_mut().map(|backend| {
+            let unused = backend.upkeep();
             backend.poll_thoroughly(&self.device.shared.doorbells);
             self.device.wake_waiters(backend);
-        }
+            unused
+        });
+        drop(unused);
     }
 
     /// Requests wake-ups from the port and the applications, and polls once more.

@@ -9,7 +9,7 @@ use vi_core::vi::ViShared;
 
 use vi_types::{CallError, MemAttributes, Outcome, ReliabilityLevel, ViAttributes, ViParams};
 
-use super::{check_settings, tag_number, warn_lenient_protection};
+use super::{check_settings, memory, tag_number, warn_lenient_protection};
 use crate::device::Device;
 use crate::lookup::Vi;
 
@@ -69,14 +69,15 @@ pub(crate) fn check_region(device: &Device, settings: &MemAttributes) -> Outcome
 }
 
 /// Changes the attributes of a region (VIPL 3.7.4). After this returns, no access uses a revoked
-/// right, not even for a partially received message.
+/// right, not even for a partially received message, unless it returns
+/// [`AccessInProgress`](vi_types::ResourceError::AccessInProgress) after the change.
 pub(crate) fn set_region(
     device: &Device,
     owner: Owner,
     (address, region): (u64, u32),
     settings: &MemAttributes,
 ) -> Outcome<()> {
-    let _backend_lock = device.lock();
+    let backend_lock = device.lock();
     // The order of the guide: an invalid region is reported before invalid attributes.
     if device
         .shared
@@ -88,13 +89,8 @@ pub(crate) fn set_region(
     }
     let attributes = check_region(device, settings)?;
     // Regions are deregistered under the backend lock only.
-    if device
-        .shared
-        .regions
-        .set(owner, address, region, attributes)
-    {
-        Ok(())
-    } else {
-        Err(CallError::InvalidParameter)
-    }
+    let regions = &device.shared.regions;
+    let reduced = regions.set(owner, address, region, attributes);
+    drop(backend_lock);
+    memory::finish(reduced.ok_or(CallError::InvalidParameter)?)
 }

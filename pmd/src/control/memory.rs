@@ -1,8 +1,9 @@
 //! Registers and deregisters memory (VIPL 3.4).
 
 use vi_core::memory::backing::Owner;
+use vi_core::memory::table::Removed;
 use vi_core::sys;
-use vi_types::{CallError, MemAttributes, Outcome};
+use vi_types::{CallError, MemAttributes, Outcome, ResourceError};
 
 use super::{LocalCalls, attributes};
 use crate::control_calls::MemoryCalls;
@@ -44,6 +45,12 @@ impl MemoryCalls for LocalCalls {
     }
 }
 
+/// Waits until a removed region, or right to a region, is not used by another station any more.
+pub(super) fn finish(removed: Removed) -> Outcome<()> {
+    let in_progress = |_| CallError::Resource(ResourceError::AccessInProgress);
+    removed.finish().map_err(in_progress)
+}
+
 /// Removes the region of this address and memory handle from the table of this program.
 pub(crate) fn deregister(device: &Device, (address, region): (u64, u32)) -> Outcome<()> {
     let removed = {
@@ -51,5 +58,5 @@ pub(crate) fn deregister(device: &Device, (address, region): (u64, u32)) -> Outc
         let regions = &device.shared.regions;
         regions.deregister(Owner::PROGRAM, address, region)
     };
-    removed.map(drop).ok_or(CallError::InvalidParameter)
+    finish(removed.ok_or(CallError::InvalidParameter)?)
 }

@@ -9,7 +9,7 @@ use vi_core::events::AsyncEvent;
 use vi_core::memory::{Access, copy};
 use vi_core::posted_descriptor::{Cursor, still_valid};
 use vi_core::waiters::Event;
-use vi_engine::{DataFrame, EngineIo, Moved, Transmit};
+use vi_engine::{DataFrame, Direct, DirectConnection, EngineIo, Moved, Transmit};
 use vi_types::{
     AsyncError, Claim, Completion, Operation, QueueIo, QueueKind, SendWork, Status, ViIndex,
     ViState, Waiter, status,
@@ -168,6 +168,9 @@ impl QueueIo for Datapath {
     }
 
     fn set_state(&mut self, vi: ViIndex, state: ViState) {
+        if state != ViState::Connected {
+            self.end_direct_access(vi);
+        }
         if let Some(path) = self.vi(vi) {
             path.shared.set_state(state);
             if state == ViState::Error && !self.errored.contains(&vi) {
@@ -352,6 +355,44 @@ impl EngineIo for Datapath {
         payload_bytes: u32,
     ) -> Transmit {
         self.send_read(vi, frame, source, payload_bytes)
+    }
+
+    fn connected(&mut self, vi: ViIndex, connection: &DirectConnection) {
+        self.allow_direct_access(vi, connection);
+    }
+
+    // As `access_whole_directly`.
+    #[inline(never)]
+    fn access_directly(
+        &mut self,
+        vi: ViIndex,
+        work: &SendWork,
+        sent: u32,
+        part: (u32, u32),
+    ) -> Direct {
+        self.copy_directly(vi, work, sent, part)
+    }
+
+    fn can_access_directly(&mut self, vi: ViIndex, work: &SendWork) -> bool {
+        self.reaches_directly(vi, work)
+    }
+
+    fn peer_has_handled(&mut self, vi: ViIndex, sent: u32) {
+        if let Some(direct) = self.vi(vi).and_then(|path| path.direct.as_mut()) {
+            direct.note_handled(sent);
+        }
+    }
+
+    // A separate function, so that sends do not pay for it.
+    #[inline(never)]
+    fn access_whole_directly(
+        &mut self,
+        vi: ViIndex,
+        work: &SendWork,
+        sent: u32,
+        memory: Payload<'_>,
+    ) -> bool {
+        self.copy_whole_directly(vi, work, sent, memory)
     }
 
     fn move_message(

@@ -7,22 +7,26 @@ use vi_core::descriptor::send_operation;
 use vi_core::posted_descriptor::OneSegmentSend;
 use vi_core::queue::IdleSlot;
 use vi_core::sync::Ordering;
-use vi_types::{QueueKind, ViIndex, status};
+use vi_types::{OneStepLimits, QueueKind, ViIndex, status};
 
 use super::client_memory::payload_at;
 use super::{Datapath, path_of};
 
 impl Datapath {
-    /// Sets the length below which posting threads try to send a message of this VI in one step.
+    /// Sets the lengths below which posting threads try to send a message of this VI in one step.
     #[inline]
-    pub(crate) fn hint_one_step(&mut self, vi: ViIndex, below_bytes: u32) {
+    pub(crate) fn hint_one_step(&mut self, vi: ViIndex, limits: OneStepLimits) {
         if let Some(path) = self.vi(vi) {
-            let hint = &path.shared.one_step_below_bytes;
-            hint.store(below_bytes, Ordering::Relaxed);
+            let (sends, rdma) = (
+                &path.shared.one_step_below_bytes,
+                &path.shared.one_step_rdma_below_bytes,
+            );
+            sends.store(limits.sends_below_bytes, Ordering::Relaxed);
+            rdma.store(limits.rdma_below_bytes, Ordering::Relaxed);
         }
     }
 
-    /// Passes the data of a send to `transmit` and completes its descriptor if that returns true. Returns false if it
+    /// Passes the memory of a descriptor to `transmit` and completes its descriptor if that returns true. Returns false if it
     /// does not, or if its memory may have been deregistered, or if its VI is broken or waits to be served.
     #[inline(always)]
     pub(crate) fn send_in_one_step(

@@ -266,7 +266,7 @@ fn move_send(
 ///
 /// # Safety
 /// The segments were found valid for reading under the backend lock, held since, and `to .. to + bytes` for writing.
-unsafe fn write_in_order(
+pub(super) unsafe fn write_in_order(
     cursor: &mut Cursor,
     segments: &[DataSegment],
     offset_bytes: u32,

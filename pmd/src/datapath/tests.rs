@@ -300,7 +300,7 @@ fn poll_devices(devices: &[&'static Device], stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         for device in devices {
             if let Some(backend) = device.backend.lock_unbiased().as_mut() {
-                backend.upkeep();
+                drop(backend.upkeep());
                 backend.poll_thoroughly(&device.shared.doorbells);
                 device.wake_waiters(backend);
             }

@@ -24,7 +24,7 @@ use super::error::OpenError;
 use crate::capture_file;
 use crate::coalesce::Coalescer;
 use crate::config::{self, FaultConfig, Network, NicConfig, ip_address};
-use crate::datapath::Datapath;
+use crate::datapath::{Datapath, DirectStation};
 use crate::device::Device;
 use crate::discovery::{Discovery, FC_VI};
 use crate::neighbours::Neighbours;
@@ -231,7 +231,9 @@ fn frame_poller(device: &'static Device) -> Result<Poller<FcVi>, OpenError> {
     );
     let first = u64::from_le_bytes(first.first_chunk().copied().unwrap_or_default());
     let mut engine = Engine::new(engine_config, first);
-    let path = Datapath::new(port, &device.shared.regions, &device.shared.events, max_vi);
+    let direct = direct_station(device, port.as_ref(), max_vi);
+    let mut path = Datapath::new(port, &device.shared.regions, &device.shared.events, max_vi);
+    path.set_direct(direct);
     let discovery = match config.discovers() {
         true => {
             engine.require_login();
@@ -248,6 +250,31 @@ fn frame_poller(device: &'static Device) -> Result<Poller<FcVi>, OpenError> {
     let mut transport = FcVi::new(engine, neighbours, discovery);
     transport.start_discovery(state.clock.now_ns());
     Ok(Poller::new(transport, state))
+}
+
+/// Exports the memory of a NIC to the other stations of its segment, and prepares access to theirs; `None` without a
+/// segment, or if it is disabled. A datapath process does neither: its memory is that of applications.
+fn direct_station(
+    device: &'static Device,
+    port: &dyn Port,
+    max_vi: u32,
+) -> Option<Box<DirectStation>> {
+    let Network::Shm(shm) = &device.config.network else {
+        return None;
+    };
+    let is_served = device.served.load(Ordering::Relaxed);
+    let station = port.segment_station()?;
+    if shm.max_direct_files == 0 || is_served {
+        return None;
+    }
+    let regions = &device.shared.regions;
+    if let Err(error) = regions.export(max_vi, station) {
+        let name = &device.config.name;
+        log::warn!("{name}: other programs cannot access its memory directly: {error}");
+        return None;
+    }
+    let exported = regions.exported()?;
+    Some(DirectStation::new(exported, shm.max_direct_files))
 }
 
 /// Builds the VN_Port of a NIC that uses discovery.

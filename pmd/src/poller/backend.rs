@@ -2,6 +2,7 @@
 
 use pmd_port::WakeSource;
 use vi_core::doorbell::Doorbells;
+use vi_core::memory::direct_access::MappedFile;
 use vi_core::sync::Ordering;
 use vi_core::vi::{CqShared, ViShared};
 use vi_core::waiters::Event;
@@ -61,8 +62,9 @@ impl<T: Polled> NicBackend for Poller<T> {
         self.state.path.take_pending_events()
     }
 
-    fn upkeep(&mut self) {
+    fn upkeep(&mut self) -> Vec<MappedFile> {
         self.state.path.port.upkeep();
+        self.state.path.take_unused_mappings()
     }
 
     fn arm(&mut self) -> WakeSource {

@@ -412,8 +412,8 @@ impl Polled for FcVi {
         if poller.pump(now_ns, vi) != Pumped::Idle {
             poller.state.path.enqueue(vi);
         }
-        let below_bytes = poller.transport.engine.one_step_below_bytes(vi);
-        poller.state.path.hint_one_step(vi, below_bytes);
+        let limits = poller.transport.engine.one_step_limits(vi);
+        poller.state.path.hint_one_step(vi, limits);
         poller.state.flush_burst(now_ns);
     }
 

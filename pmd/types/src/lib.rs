@@ -70,4 +70,7 @@ pub use transport::{ConnId, ConnectRequest, Indication, Pumped};
 pub use vi_index::ViIndex;
 pub use vi_params::ViParams;
 pub use vi_state::ViState;
-pub use work::{Claim, Completion, MessageDestination, Operation, OperationKind, SendWork, Waiter};
+pub use work::{
+    Claim, Completion, DIRECT_PART_BYTES, MessageDestination, OneStepLimits, Operation,
+    OperationKind, SendWork, Waiter,
+};

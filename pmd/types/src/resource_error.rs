@@ -40,6 +40,8 @@ pub enum ResourceError {
     ProcessGone,
     /// The datapath process sent an unexpected response.
     ProcessAnswer,
+    /// Another process of the segment has begun an access to the memory that does not end.
+    AccessInProgress,
 }
 
 #[cfg(feature = "std")]
@@ -276,6 +278,10 @@ impl fmt::Display for ResourceError {
             Self::ProcessAnswer => {
                 "unexpected response of the datapath process: library and process must be of \
                  the same release"
+            }
+            Self::AccessInProgress => {
+                "another process of the segment is stopped while it accesses the memory, which is not registered any \
+                 more: do not reuse the memory before that process continues or ends"
             }
         };
         f.write_str(text)

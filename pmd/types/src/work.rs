@@ -74,6 +74,19 @@ impl OperationKind {
     }
 }
 
+/// Lengths of messages that can be sent without the send queue, unless something is ahead of them: below this many bytes,
+/// 0 for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OneStepLimits {
+    /// Of sends.
+    pub sends_below_bytes: u32,
+    /// Of RDMA operations.
+    pub rdma_below_bytes: u32,
+}
+
+/// The most bytes of an RDMA operation without frames that are copied at a time: about a burst of frames.
+pub const DIRECT_PART_BYTES: u32 = 64 * 1024;
+
 /// Destination of a message that is being received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageDestination {

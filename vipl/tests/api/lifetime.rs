@@ -213,7 +213,11 @@ fn check_requests_of_killed_peer(test: &str, level: ReliabilityLevel) {
             thread::park();
         }
     }
-    let nic = open_as(|config| config.ulp_timeout_ms = Some(600_000));
+    // A program that is stopped serves no reads in frames.
+    let nic = open_as(|config| {
+        config.ulp_timeout_ms = Some(600_000);
+        crate::common::use_frames(config);
+    });
     let survivor = Endpoint::on(nic, |vi| vi.reliability(level));
     survivor.post_receives(2, RemoteBuffer::BYTES);
     let mut victim = SecondProcess::start(test);

@@ -177,11 +177,12 @@ fn poller_handover_loses_and_duplicates_no_message() {
 
 #[test]
 fn poll_thread_that_found_messages_waiting_takes_over_sooner() {
-    const MESSAGES: u32 = 100;
+    const MESSAGES: u32 = 50;
     // Less than the interval of upkeep, which polls, too.
     let silence = Duration::from_millis(40);
-    // One of five: threads may be descheduled.
-    let is_sooner = (0..5).any(|_| time_of_answers(MESSAGES, silence) < silence * MESSAGES / 2);
+    // One of ten: threads may be descheduled.
+    let is_sooner =
+        (0..10).any(|_| time_of_answers(MESSAGES, silence) < silence * MESSAGES / 4 * 3);
     assert!(is_sooner, "each message waited for a takeover");
 }
 
@@ -290,7 +291,7 @@ fn pinned_nic_serves_polling_waiting_and_inactive_programs() {
     let (client, server) = pair_on(open_pinned(), open());
     send_to_intermittent_server(&client, &server, 300);
     let (client, server) = (
-        Endpoint::on(open(), |vi| vi),
+        Endpoint::on(open_as(common::use_frames), |vi| vi),
         Endpoint::on(open_pinned(), |vi| vi.rdma_write(true)),
     );
     connect(&client, &server);

@@ -87,6 +87,13 @@ pub(crate) fn config(change: impl FnOnce(&mut NicConfig)) -> NicConfig {
     config
 }
 
+/// Has RDMA operations carried out in frames, not by access to the peer's memory.
+pub(crate) fn use_frames(config: &mut NicConfig) {
+    if let Network::Shm(shm) = &mut config.network {
+        shm.max_direct_files = 0;
+    }
+}
+
 /// The VI/TCP keys of a NIC with VI/TCP.
 pub(crate) fn tcp_keys(config: &mut NicConfig) -> &mut ViTcp {
     config.network.vi_tcp_mut().expect("VI/TCP")

@@ -28,14 +28,14 @@ const DEFAULT_MAP_COUNT: u32 = 65530;
 /// Bytes that one system call locks; other threads can map and unmap between the calls.
 const LOCK_PIECE_BYTES: u64 = 2 << 20;
 
-/// Budget of mappings for clients.
+/// Budget of mappings for clients, and for other stations of a segment.
 #[derive(Debug)]
-struct Budget {
+pub(super) struct Budget {
     used: AtomicU32,
     limit: OnceLock<u32>,
 }
 
-static CLIENTS: Budget = Budget {
+pub(super) static CLIENTS: Budget = Budget {
     used: AtomicU32::new(0),
     limit: OnceLock::new(),
 };
@@ -57,7 +57,7 @@ impl Budget {
         })
     }
 
-    fn take(&'static self) -> Result<BudgetPermit, MapError> {
+    pub(super) fn take(&'static self) -> Result<BudgetPermit, MapError> {
         let limit = self.limit();
         let one_more = |used| (used < limit).then_some(used + 1);
         // Relaxed: a counter that orders no other memory access.
@@ -71,7 +71,7 @@ impl Budget {
 
 /// One mapping of the budget, returned on drop.
 #[derive(Debug)]
-struct BudgetPermit(&'static Budget);
+pub(super) struct BudgetPermit(&'static Budget);
 
 impl Drop for BudgetPermit {
     fn drop(&mut self) {

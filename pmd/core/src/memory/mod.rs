@@ -10,6 +10,7 @@
 //! | `client_mapping` | memory files of applications, mapped here |
 //! | `client_process` | memory of another process, accessed by system calls |
 //! | `transfer` | copies between any two locations |
+//! | `direct_access` | access to the memory of other stations of the segment, and theirs to this one's |
 //! | `shared_allocator` | allocator of memory that other processes can map |
 //! | `memfd_lookup` | finds the memfd behind an address range |
 
@@ -17,6 +18,7 @@ pub mod backing;
 pub mod client_mapping;
 pub mod client_process;
 pub mod copy;
+pub mod direct_access;
 mod memfd_lookup;
 pub(crate) mod page_locks;
 pub mod pages;

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use nix::sys::stat::fstat;
 use pmd_port::descriptor_number::above_standard_streams;
 use pmd_port::file_size::set_file_length;
 
@@ -43,6 +44,7 @@ pub(crate) fn is_locked() -> bool {
 
 struct Allocation {
     memory: OwnedFd,
+    inode: u64,
     len_bytes: usize,
     /// Owned by the program, through the address of [`SharedMemory::into_raw`].
     raw: bool,
@@ -84,6 +86,7 @@ impl SharedMemory {
             .ok_or_else(invalid)?;
         fork::register(&FORK_HOOKS)?;
         let memory = create_sealed(len_bytes)?;
+        let inode = fstat(&memory)?.st_ino;
         let fd = memory.as_raw_fd();
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         let (anywhere, shared) = (core::ptr::null_mut(), libc::MAP_SHARED);
@@ -95,6 +98,7 @@ impl SharedMemory {
         let address = NonNull::new(address.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let allocation = Allocation {
             memory,
+            inode,
             len_bytes,
             raw: false,
         };
@@ -198,21 +202,44 @@ fn create() -> io::Result<OwnedFd> {
     Err(last)
 }
 
-/// Finds the allocation that contains all of these pages, and their offset in it.
-pub(super) fn find(base: u64, end: u64) -> io::Result<Option<MemfdRange>> {
+/// Calls `found` with the allocation that contains all of these pages, and their offset in it.
+fn within<R>(base: u64, end: u64, found: impl FnOnce(&Allocation, u64) -> R) -> Option<R> {
     let allocations = allocations();
-    let Some((start, allocation)) = allocations.range(..=base).next_back() else {
-        return Ok(None);
-    };
-    let offset_bytes = base - start;
-    if end - start > allocation.len_bytes as u64 {
-        return Ok(None);
-    }
-    Ok(Some(MemfdRange {
-        memory: allocation.memory.try_clone()?,
+    let (start, allocation) = allocations.range(..=base).next_back()?;
+    let is_inside = end - start <= allocation.len_bytes as u64;
+    is_inside.then(|| found(allocation, base - start))
+}
+
+/// Pages of an allocation, as another process finds them: valid until the allocation is freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SharedPages {
+    /// The number of its file descriptor in this process.
+    pub(super) fd: u32,
+    /// The inode of the file, by which a descriptor that was reused is noticed.
+    pub(super) inode: u64,
+    /// Offset of the first page.
+    pub(super) offset_bytes: u64,
+}
+
+/// Finds the allocation that contains all of these pages.
+pub(super) fn find_pages(base: u64, end: u64) -> Option<SharedPages> {
+    within(base, end, |allocation, offset_bytes| SharedPages {
+        fd: allocation.memory.as_raw_fd() as u32,
+        inode: allocation.inode,
         offset_bytes,
-        is_application_mapped: false,
-    }))
+    })
+}
+
+/// As [`find_pages`], with a duplicate of the file descriptor.
+pub(super) fn find(base: u64, end: u64) -> io::Result<Option<MemfdRange>> {
+    let range = within(base, end, |allocation, offset_bytes| {
+        Ok(MemfdRange {
+            memory: allocation.memory.try_clone()?,
+            offset_bytes,
+            is_application_mapped: false,
+        })
+    });
+    range.transpose()
 }
 
 #[cfg(test)]

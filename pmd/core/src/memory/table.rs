@@ -6,23 +6,29 @@
 //! region at the same index, and peers cannot predict one (ADR 0041). Entries are removed under the
 //! NIC's backend lock, so the poll loop never sees a removal in the middle of a poll.
 
-use std::sync::{Condvar, Mutex, OnceLock};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use pmd_port::shm::SegmentStation;
 
 use crate::descriptor::DataSegment;
 use crate::memory::backing::{Backing, Location, MappedAddress, Owner};
+use crate::memory::direct_access::ExportedMemory;
 use crate::memory::{Access, TagCheck};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
 mod ownership;
 mod registration;
+mod removed;
 
 use registration::Control;
-pub use registration::Removed;
+pub use removed::Removed;
 use vi_types::{CallError, LockPolicy, ResourceError};
 
 const CHUNK: usize = 512;
-const RDMA_WRITE: u32 = 1;
-const RDMA_READ: u32 = 2;
+/// Rights in a grant.
+pub(super) const RDMA_WRITE: u32 = 1;
+pub(super) const RDMA_READ: u32 = 2;
 const WRITABLE: u32 = 4;
 /// Position of the owner's number in a grant, above the rights.
 pub(super) const OWNER_SHIFT: u32 = 8;
@@ -68,14 +74,64 @@ pub struct RegionUsage {
     pub unlocked: u64,
 }
 
+/// A region, as the data path reads it: in this process, or in a file that other processes map (`direct_access`).
 #[derive(Default)]
-struct RegionEntry {
+#[repr(C)]
+pub(super) struct RegionEntry {
     /// The handle while the entry is valid, otherwise 0.
     key: AtomicU32,
     /// Tag, owner and rights in one word, so that they change atomically.
     grant: AtomicU64,
     base: AtomicU64,
     end: AtomicU64,
+}
+
+impl RegionEntry {
+    /// Returns the region, if the entry is that of this handle.
+    #[inline]
+    pub(super) fn view(&self, handle: u32) -> Option<RegionView> {
+        // Acquire: partner of the Release store in `publish`.
+        if handle == 0 || self.key.load(Ordering::Acquire) != handle {
+            return None;
+        }
+        let view = RegionView {
+            grant: self.grant.load(Ordering::Relaxed),
+            base: self.base.load(Ordering::Relaxed),
+            end: self.end.load(Ordering::Relaxed),
+        };
+        self.still_has(handle).then_some(view)
+    }
+
+    /// Returns whether the entry is still that of this handle, after what was loaded since [`Self::view`].
+    #[inline]
+    pub(super) fn still_has(&self, handle: u32) -> bool {
+        // Acquire fence: partner of the Release fence in `clear`; the load then shows that no other
+        // region was written here meanwhile.
+        fence(Ordering::Acquire);
+        self.key.load(Ordering::Relaxed) == handle
+    }
+
+    pub(super) fn publish(&self, handle: u32, grant: u64, (base, end): (u64, u64)) {
+        // Release fence: partner of the Acquire fence in `still_has`: a thread that sees one of the new fields sees that
+        // the key was cleared.
+        fence(Ordering::Release);
+        self.grant.store(grant, Ordering::Relaxed);
+        self.base.store(base, Ordering::Relaxed);
+        self.end.store(end, Ordering::Relaxed);
+        // Release: partner of the Acquire load in `view`.
+        self.key.store(handle, Ordering::Release);
+    }
+
+    pub(super) fn clear(&self) {
+        self.key.store(0, Ordering::Relaxed);
+        // Release fence: partner of the Acquire fence in `still_has`.
+        fence(Ordering::Release);
+    }
+
+    pub(super) fn set_grant(&self, grant: u64) {
+        // Relaxed: one word; concurrent posts see either value.
+        self.grant.store(grant, Ordering::Relaxed);
+    }
 }
 
 /// Backings of regions; null for regions of this program. Separate from the
@@ -108,6 +164,8 @@ pub struct RegionTable {
     control: Mutex<Control>,
     /// Notified when a region is removed; [`Self::adopt`] waits for it.
     removed: Condvar,
+    /// The regions that the stations of the NIC's segment may access directly, while the NIC is in one.
+    exported: Mutex<Option<Arc<ExportedMemory>>>,
     limits: RegionLimits,
 }
 
@@ -120,6 +178,17 @@ pub struct RegionView {
 }
 
 impl RegionView {
+    /// Returns tag, owner and rights.
+    pub(super) fn grant(self) -> u64 {
+        self.grant
+    }
+
+    /// Returns the first address, and the one after the last.
+    #[inline]
+    pub(super) fn range(self) -> (u64, u64) {
+        (self.base, self.end)
+    }
+
     /// Checks tag and owner.
     #[inline]
     fn has_tag(self, tag: TagCheck) -> bool {
@@ -177,6 +246,7 @@ impl RegionTable {
             bounce_buffers: AtomicU32::new(0),
             control: Mutex::new(Control::default()),
             removed: Condvar::new(),
+            exported: Mutex::new(None),
             limits: RegionLimits {
                 regions: regions as u32,
                 ..limits
@@ -198,24 +268,37 @@ impl RegionTable {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Has the other stations of a segment access directly the regions that are registered from now on, of a NIC with
+    /// this many VIs.
+    ///
+    /// # Errors
+    /// No memory or file descriptor for the table that they read.
+    pub fn export(&self, vis: u32, station: SegmentStation) -> io::Result<()> {
+        let exported = ExportedMemory::create(vis, self.limits.regions, station)?;
+        *self.lock_exported() = Some(Arc::new(exported));
+        Ok(())
+    }
+
+    /// Ends [`Self::export`], when the NIC is down.
+    pub fn end_export(&self) {
+        *self.lock_exported() = None;
+    }
+
+    /// Returns the regions that other stations may access directly.
+    pub fn exported(&self) -> Option<Arc<ExportedMemory>> {
+        self.lock_exported().clone()
+    }
+
+    fn lock_exported(&self) -> MutexGuard<'_, Option<Arc<ExportedMemory>>> {
+        self.exported.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Looks up the region of a handle.
     #[inline]
     pub fn view(&self, handle: u32) -> Option<RegionView> {
         let index = (handle & 0xFFFF) as usize;
         let entry = self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)?;
-        // Acquire: partner of the Release store in `publish`.
-        if handle == 0 || entry.key.load(Ordering::Acquire) != handle {
-            return None;
-        }
-        let view = RegionView {
-            grant: entry.grant.load(Ordering::Relaxed),
-            base: entry.base.load(Ordering::Relaxed),
-            end: entry.end.load(Ordering::Relaxed),
-        };
-        // Acquire fence: partner of the Release fence in `remove`; the second
-        // load then shows that no other region was written here meanwhile.
-        fence(Ordering::Acquire);
-        (entry.key.load(Ordering::Relaxed) == handle).then_some(view)
+        entry.view(handle)
     }
 
     /// Returns whether a handle names a region with this tag and owner.

@@ -1,12 +1,13 @@
-//! Descriptors of sends and RDMA writes with one data segment, as far as they can be sent without the send queue.
+//! Descriptors of a send queue with one data segment, as far as they can be carried out without the queue.
 
 use vi_types::{Operation, SendWork, Status};
 
 use super::{Header, PostRules};
-use crate::descriptor::{DataSegment, control};
+use crate::descriptor::control;
 use crate::memory::Access;
+use crate::sync::Ordering;
 
-/// A send or RDMA write with one data segment and without a fault.
+/// A send, RDMA write or RDMA read with one data segment and without a fault.
 #[derive(Clone, Copy, Debug)]
 pub struct OneSegmentSend {
     /// Address of the descriptor.
@@ -22,41 +23,76 @@ pub struct OneSegmentSend {
 }
 
 impl Header {
-    /// Returns the send that this descriptor of a send queue requests; `None` if it is a read, has more or fewer
-    /// segments, or a fault.
+    /// Returns the send that this descriptor of a send queue requests; `None` if it requests another operation, has more
+    /// or fewer segments, or a fault.
     ///
     /// # Safety
     /// As for [`Header::read`].
     #[inline]
     pub(crate) unsafe fn one_segment_send(&self, rules: &PostRules<'_>) -> Option<OneSegmentSend> {
-        let control = &self.control;
-        let address_segments = match control.control & (control::OP_MASK | control::RESERVED) {
-            control::OP_SEND_RECV => 0,
-            control::OP_RDMA_WRITE => 1,
+        if self.requested() != control::OP_SEND_RECV {
+            return None;
+        }
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.with_one_segment(rules, 0, Access::Read, || Some(Operation::Send)) }
+    }
+
+    /// As [`Self::one_segment_send`], for an RDMA operation.
+    ///
+    /// # Safety
+    /// As for [`Header::read`].
+    pub(crate) unsafe fn one_segment_rdma(&self, rules: &PostRules<'_>) -> Option<OneSegmentSend> {
+        let is_read = match self.requested() {
+            control::OP_RDMA_WRITE => false,
+            control::OP_RDMA_READ if rules.reads.load(Ordering::Relaxed) => true,
             _ => return None,
         };
+        let access = if is_read { Access::Write } else { Access::Read };
+        let operation = || {
+            // SAFETY: called for a descriptor that is readable and has two segments.
+            let remote = unsafe { self.segment(0) };
+            let at = (remote.address, remote.handle);
+            let operation = match is_read {
+                true => Operation::Read { remote: at },
+                false => Operation::Write { remote: at },
+            };
+            (remote.length == 0).then_some(operation)
+        };
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.with_one_segment(rules, 1, access, operation) }
+    }
+
+    /// Returns operation and reserved bits of the control field.
+    #[inline]
+    fn requested(&self) -> u16 {
+        self.control.control & (control::OP_MASK | control::RESERVED)
+    }
+
+    /// Returns the send that this descriptor requests if it has one data segment after its address segments, which
+    /// `operation` reads.
+    ///
+    /// # Safety
+    /// As for [`Header::read`].
+    #[inline(always)]
+    unsafe fn with_one_segment(
+        &self,
+        rules: &PostRules<'_>,
+        address_segments: usize,
+        access: Access,
+        operation: impl FnOnce() -> Option<Operation>,
+    ) -> Option<OneSegmentSend> {
+        let control = &self.control;
         let has_one = usize::from(control.segment_count) == address_segments + 1;
         if !has_one || control.reserved != 0 || self.too_many_segments(rules) {
             return None;
         }
+        let operation = operation()?;
         // SAFETY: the descriptor is readable, and has as many segments.
-        let segment = |index| unsafe { self.segment(index) };
-        let operation = if address_segments == 0 {
-            Operation::Send
-        } else {
-            let remote: DataSegment = segment(0);
-            if remote.length != 0 {
-                return None;
-            }
-            Operation::Write {
-                remote: (remote.address, remote.handle),
-            }
-        };
-        let data = segment(address_segments);
+        let data = unsafe { self.segment(address_segments) };
         let length_bytes = control.length;
         let is_sendable = data.length == length_bytes
             && length_bytes <= rules.max_transfer_bytes
-            && self.is_valid(rules, &data, Access::Read);
+            && self.is_valid(rules, &data, access);
         is_sendable.then_some(OneSegmentSend {
             descriptor: self.address,
             control: control.control,

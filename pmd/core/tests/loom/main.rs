@@ -4,6 +4,7 @@
 #![cfg(loom)]
 
 mod biased_locks;
+mod direct_access;
 mod doorbells;
 mod ordered_writes;
 mod sleep;
@@ -30,6 +31,13 @@ mod copy;
 )]
 #[path = "../../src/doorbell.rs"]
 mod doorbell;
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the models use a part of it, in this crate"
+)]
+#[path = "../../src/memory/direct_access/gate.rs"]
+mod gate;
 #[allow(
     dead_code,
     unreachable_pub,

@@ -10,7 +10,7 @@ use vi_types::{
 };
 
 use super::rng::Rng;
-use crate::{DataFrame, Transmit};
+use crate::{DataFrame, Direct, Transmit};
 
 /// An event that the consumer of a VI sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,6 +152,12 @@ pub(crate) struct TestIo {
     /// Numbers of sends and of writes that were received so.
     pub(crate) received_whole: u64,
     pub(crate) written_whole: u64,
+    /// Result of RDMA operations without frames.
+    pub(crate) direct: Direct,
+    /// Parts of RDMA operations that were copied so: address at the peer and length.
+    pub(crate) copied: Vec<(u64, u32)>,
+    /// How often the peer was found to have handled all frames.
+    pub(crate) handled: u64,
     rng: Rng,
 }
 
@@ -169,6 +175,9 @@ impl TestIo {
             sent_whole: 0,
             received_whole: 0,
             written_whole: 0,
+            direct: Direct::Impossible,
+            copied: Vec::new(),
+            handled: 0,
             rng: Rng::new(seed),
         }
     }

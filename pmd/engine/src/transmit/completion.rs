@@ -104,11 +104,19 @@ impl TxStream {
 
     /// Completes the oldest descriptors that are answered.
     pub(crate) fn complete_answered<I: EngineIo>(&mut self, cx: &mut Context<'_, I>) {
+        let mut last = None;
         while let Some(entry) = self.in_flight.pop_answered() {
             cx.io.complete_send(cx.vi, Status::OK, entry.length_bytes);
             if cx.io.is_failing(cx.vi) {
                 return;
             }
+            last = Some(entry.kind);
+        }
+        // At Reliable Delivery the peer answers reads only.
+        let is_answered =
+            |kind| self.level == ReliabilityLevel::ReliableReception || kind == OperationKind::Read;
+        if self.in_flight.is_empty() && self.message.is_none() && last.is_some_and(is_answered) {
+            cx.io.peer_has_handled(cx.vi, self.next_msg_id);
         }
         self.tracked =
             self.tracks_all() || !self.in_flight.is_empty() || self.in_flight.fault.is_some();

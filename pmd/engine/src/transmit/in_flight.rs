@@ -40,6 +40,8 @@ pub(crate) struct InFlight {
     /// Maximum reads that the peer accepts at a time.
     read_limit: u32,
     unanswered: u32,
+    /// Those that are sends.
+    sends: u32,
     /// When the oldest response times out.
     pub(crate) deadline_ns: u64,
     pub(crate) timer_set: bool,
@@ -65,6 +67,7 @@ impl InFlight {
             reads: 0,
             read_limit: u32::from(peer_reads).max(1),
             unanswered: 0,
+            sends: 0,
             deadline_ns: 0,
             timer_set: false,
             deferred: false,
@@ -83,6 +86,11 @@ impl InFlight {
     /// Returns how many wait for a response of their own.
     pub(crate) fn unanswered(&self) -> u32 {
         self.unanswered
+    }
+
+    /// Returns whether all of them are RDMA operations.
+    pub(crate) fn are_all_rdma(&self) -> bool {
+        self.sends == 0
     }
 
     /// Returns how many of those are reads.
@@ -108,6 +116,7 @@ impl InFlight {
         debug_assert!(self.entries.len() < self.limit);
         self.reads += u32::from(!entry.answered && entry.kind == OperationKind::Read);
         self.unanswered += u32::from(!entry.answered);
+        self.sends += u32::from(entry.kind == OperationKind::Send);
         self.entries.push_back(entry);
     }
 
@@ -152,6 +161,7 @@ impl InFlight {
     /// Removes the oldest one, answered or not.
     pub(crate) fn pop(&mut self) -> Option<InFlightSend> {
         let entry = self.entries.pop_front()?;
+        self.sends -= u32::from(entry.kind == OperationKind::Send);
         if !entry.answered {
             self.reads -= u32::from(entry.kind == OperationKind::Read);
             self.unanswered -= 1;

@@ -1,24 +1,31 @@
-//! Sends and RDMA writes of one frame that find nothing ahead of them, as most do: sent and completed in one step,
-//! without the send queue (docs/adr/0066).
+//! Sends and RDMA writes of one frame, and RDMA operations without frames, that find nothing ahead of them, as most do:
+//! sent and completed in one step, without the send queue (docs/adr/0066).
 //!
 //! What is not sent so, whatever the reason, has changed nothing and is posted.
 
 use fcvi_frame::frame::Payload;
-use vi_types::{Operation, SendWork};
+use vi_types::{DIRECT_PART_BYTES, OneStepLimits, Operation, SendWork};
 
+use super::direct::access_whole_directly;
 use super::{TxMessage, TxStream, per_frame};
 use crate::context::Context;
 use crate::counters::Counter;
 use crate::engine_io::{DataFrame, EngineIo, Transmit};
 
-/// Returns the number of bytes below which a send of this stream can be sent in one step, unless something is ahead of
-/// it; 0: none can.
+/// Returns the limits of what can be sent in one step on this stream.
 #[inline]
-pub(crate) fn one_step_below_bytes(tx: &TxStream) -> u32 {
-    if tx.tracks_all() {
-        0
-    } else {
-        tx.send_payload_bytes + 1
+pub(crate) fn one_step_limits(tx: &TxStream) -> OneStepLimits {
+    OneStepLimits {
+        sends_below_bytes: if tx.tracks_all() {
+            0
+        } else {
+            tx.send_payload_bytes + 1
+        },
+        rdma_below_bytes: if tx.recovery.is_some() {
+            0
+        } else {
+            DIRECT_PART_BYTES + 1
+        },
     }
 }
 
@@ -31,6 +38,9 @@ pub(crate) fn send_in_one_step<I: EngineIo>(
     payload: Payload<'_>,
 ) -> bool {
     let (template, room) = tx.template_and_room(work.operation);
+    if access_whole_directly(tx, cx, work, payload) {
+        return true;
+    }
     if tx.tracked
         || tx.message.is_some()
         || tx.responses.pending

@@ -31,7 +31,7 @@ pub(super) const STATIONS_MAX: usize = 255;
 pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"VIADUCT\0");
 
 /// Incremented with every change of this file's structures or their meaning.
-pub(super) const LAYOUT_VERSION: u32 = 2;
+pub(super) const LAYOUT_VERSION: u32 = 3;
 
 /// Parameters that must be equal for all stations of a segment, as stored in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,8 +108,12 @@ pub(super) struct EpochLine {
 pub(super) struct StationEntry {
     /// Generation times two, plus one while the station is live.
     pub(super) state: AtomicU64,
-    /// For diagnostics; no code reads it.
+    /// The ID of the station's process in its own PID namespace.
     pub(super) pid: AtomicU32,
+    /// The number of a file descriptor of that process, valid if the key is not zero.
+    pub(super) memory_fd: AtomicU32,
+    /// The key in that file; zero if the station's memory cannot be mapped.
+    pub(super) memory_key: AtomicU64,
     pub(super) wake: WakeLine,
     pub(super) contacts: ContactLine,
 }

@@ -10,6 +10,7 @@ use super::directory::{Directory, DirectoryLock, SEGMENT_FILE, station_file};
 use super::error::ShmError;
 use super::layout::{Geometry, StationState};
 use super::segment::Segment;
+use super::segment_station::SegmentStation;
 use super::sys;
 use crate::file_size::set_file_length;
 use crate::port::{MacBytes, PortFailure};
@@ -68,6 +69,7 @@ impl StationSlot {
         let entry = segment.entry(slot);
         // All Relaxed: `set_state` below publishes them with its Release.
         entry.pid.store(std::process::id(), Ordering::Relaxed);
+        entry.memory_key.store(0, Ordering::Relaxed);
         entry.wake.armed.store(0, Ordering::Relaxed);
         for word in &entry.contacts.words {
             word.store(0, Ordering::Relaxed);
@@ -172,6 +174,23 @@ impl Membership {
             generation: self.station.generation,
             live: true,
         }
+    }
+
+    /// Returns this station, for the memory that it shares with others.
+    pub(super) fn station(&self) -> SegmentStation {
+        let StationSlot {
+            segment,
+            liveness,
+            slot,
+            generation,
+            ..
+        } = &self.station;
+        SegmentStation::new(
+            Arc::clone(segment),
+            Arc::clone(liveness),
+            *slot,
+            *generation,
+        )
     }
 
     /// Returns the segment.

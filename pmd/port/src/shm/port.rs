@@ -11,6 +11,7 @@ use super::layout::{MAX_FRAME_BYTES, SLOT_STRIDE_BYTES};
 use super::membership::Membership;
 use super::rx::RxSide;
 use super::segment::StationWord;
+use super::segment_station::SegmentStation;
 use super::station_events::{StationChange, StationEvents};
 use super::sys;
 use super::tx::TxSide;
@@ -348,6 +349,20 @@ impl Port for ShmPort {
 
     fn stats(&self) -> PortStats {
         self.counters.stats()
+    }
+
+    fn segment_station(&self) -> Option<SegmentStation> {
+        Some(self.membership.station())
+    }
+
+    #[inline]
+    fn sent_to(&self, dst: MacBytes) -> Option<u64> {
+        self.tx.sent_to(dst)
+    }
+
+    #[inline]
+    fn has_freed(&self, dst: MacBytes, position: u64) -> bool {
+        self.tx.has_freed(dst, position)
     }
 
     fn upkeep(&mut self) {

@@ -145,6 +145,7 @@ impl Segment {
     }
 
     /// Returns the entry of a station slot, which is below `max_stations`.
+    #[inline]
     pub(super) fn entry(&self, slot: usize) -> &StationEntry {
         assert!(slot < self.geometry.max_stations as usize);
         let offset = size_of::<SegmentHeader>() + slot * size_of::<StationEntry>();
@@ -157,6 +158,7 @@ impl Segment {
     }
 
     /// Returns the state of a station slot.
+    #[inline]
     pub(super) fn state(&self, slot: usize) -> StationState {
         // Acquire, partner: the Release in `set_state`: a reader that sees a station live
         // sees its entry initialised.

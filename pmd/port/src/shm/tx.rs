@@ -199,6 +199,20 @@ impl TxSide {
         }
     }
 
+    /// Returns the position after the last frame that was sent to an address, if none is lent and unsent.
+    #[inline]
+    pub(super) fn sent_to(&self, dst: MacBytes) -> Option<u64> {
+        self.rings.get(self.ring_of(dst)?)?.as_ref()?.sent()
+    }
+
+    /// Returns whether the receiver has freed all frames before this position.
+    #[inline]
+    pub(super) fn has_freed(&self, dst: MacBytes, position: u64) -> bool {
+        let ring = self.ring_of(dst).and_then(|number| self.rings.get(number));
+        ring.and_then(Option::as_ref)
+            .is_some_and(|ring| ring.has_freed(position))
+    }
+
     /// Lends the next slot of a ring; `None` if it is full.
     #[inline]
     pub(super) fn lend(&mut self, number: usize, counters: &mut Counters) -> Option<Mbuf> {

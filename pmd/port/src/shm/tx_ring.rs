@@ -154,6 +154,21 @@ impl TxRing {
         self.lent - self.head < self.slots.count()
     }
 
+    /// Returns the position after the last frame that was sent; `None` while a slot is lent.
+    #[inline]
+    pub(super) fn sent(&self) -> Option<u64> {
+        (self.lent == self.published).then_some(self.published)
+    }
+
+    /// Returns whether the consumer has freed all frames before this position.
+    #[inline]
+    pub(super) fn has_freed(&self, position: u64) -> bool {
+        // Acquire, partner: the consumer's Release store in `RxRing::publish_head`: what it did with
+        // the frames precedes what the caller does next.
+        let head = self.slots.head().load(Ordering::Acquire);
+        (position..=self.published).contains(&head)
+    }
+
     /// Returns a lent slot as a frame to send; returns false if it is not lent by this ring.
     #[inline]
     pub(super) fn send(&mut self, position: u32, len_bytes: u32) -> bool {

@@ -267,6 +267,7 @@ impl Session {
         };
         let ended = self.owned().remove_region(region);
         drop(ended);
+        // Regions of applications are not exported to other stations.
         removed.map(drop).ok_or(CallError::InvalidParameter)
     }
 

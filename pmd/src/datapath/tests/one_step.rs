@@ -31,6 +31,7 @@ impl Endpoint {
         if !offered {
             let vi = crate::lookup::vi_of(self.vi).unwrap();
             vi.one_step_below_bytes.store(0, Ordering::Relaxed);
+            vi.one_step_rdma_below_bytes.store(0, Ordering::Relaxed);
         }
         let own = self.segment(0, bytes);
         match operation & control::OP_MASK {

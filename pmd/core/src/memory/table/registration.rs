@@ -2,20 +2,22 @@
 //! regions under handles that a datapath process assigned.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use vi_types::{Limit, LimitOf, LimitReached, LockPolicy, ResourceError};
 
 use super::ownership::{NicHandleRegions, TagUseCounts};
+use super::removed::Removed;
 use super::{
     CHUNK, RDMA_READ, RDMA_WRITE, RegionAttributes, RegionEntry, RegionError, RegionTable,
     RegionUsage, WRITABLE, grant,
 };
 use crate::memory::backing::{Backing, ClientMemory, Owner};
+use crate::memory::direct_access::SharablePages;
 use crate::memory::page_locks::{self, LockError};
 use crate::memory::pages;
-use crate::sync::{AtomicPtr, Ordering, fence};
+use crate::sync::{AtomicPtr, Ordering};
 
 mod admission;
 
@@ -43,6 +45,8 @@ struct Registration {
     end: u64,
     /// Backing, if it is not memory of this program; the table of backings points to it.
     backing: Option<Arc<Backing>>,
+    /// Its pages, if other stations of the segment can map them.
+    sharable: Option<SharablePages>,
 }
 
 /// Returns the generation of a new region: the random bits, but never 0, nor the previous generation at
@@ -64,12 +68,6 @@ pub(super) struct Control {
     by_nic_handle: NicHandleRegions,
     tags: TagUseCounts,
 }
-
-/// Backing of a removed region: dropping it unmaps the memory, which may take long. The caller
-/// drops it after releasing its locks and the backend lock.
-#[derive(Debug)]
-#[must_use]
-pub struct Removed(#[allow(dead_code, reason = "owned until dropped")] Option<Arc<Backing>>);
 
 /// A range to register, and its pages.
 #[derive(Clone, Copy)]
@@ -93,6 +91,7 @@ struct Prepared {
     /// The error of locking, if it failed.
     not_locked: Option<LockError>,
     backing: Option<Arc<Backing>>,
+    sharable: Option<SharablePages>,
 }
 
 impl RegionTable {
@@ -208,6 +207,7 @@ impl RegionTable {
             locked: false,
             not_locked,
             backing: Some(Arc::new(memory.backing)),
+            sharable: None,
         };
         let (prepared, attributes) =
             control.admit(span, counted, Ok(prepared), (nic_handle, 1), admit)?;
@@ -268,6 +268,7 @@ impl RegionTable {
             locked: self.limits.lock != LockPolicy::Never && not_locked.is_none(),
             not_locked,
             backing: None,
+            sharable: (self.exported()).and_then(|exported| exported.find_pages(base, end)),
         })
     }
 
@@ -305,6 +306,7 @@ impl RegionTable {
             base: span.base,
             end: span.end,
             backing: region.backing,
+            sharable: region.sharable,
         };
         if let Some(backing) = &entry.backing {
             if matches!(**backing, Backing::BounceBuffer(_)) {
@@ -313,7 +315,8 @@ impl RegionTable {
             self.set_backing(index, Arc::as_ptr(backing).cast_mut());
         }
         let grant = grant(attributes, region.owner, region.writable);
-        self.publish(handle, grant, (span.base, span.end));
+        let sharable = entry.sharable.as_ref();
+        self.publish(handle, grant, (span.base, span.end), sharable);
     }
 
     /// Stores the backing of a region; it is published by the Release store of the entry's key.
@@ -326,20 +329,24 @@ impl RegionTable {
         backings[index % CHUNK].store(backing, Ordering::Relaxed);
     }
 
-    fn publish(&self, handle: u32, grant: u64, (base, end): (u64, u64)) {
+    fn publish(
+        &self,
+        handle: u32,
+        grant: u64,
+        range: (u64, u64),
+        sharable: Option<&SharablePages>,
+    ) {
         let index = (handle & 0xFFFF) as usize;
         let chunk = self.chunks[index / CHUNK]
             .get_or_init(|| Box::new(core::array::from_fn(|_| RegionEntry::default())));
-        let entry = &chunk[index % CHUNK];
-        entry.grant.store(grant, Ordering::Relaxed);
-        entry.base.store(base, Ordering::Relaxed);
-        entry.end.store(end, Ordering::Relaxed);
-        // Release: partner of the Acquire load in `view`.
-        entry.key.store(handle, Ordering::Release);
+        chunk[index % CHUNK].publish(handle, grant, range);
+        if let Some((exported, pages)) = self.exported().zip(sharable) {
+            exported.publish(handle, grant, range, pages);
+        }
     }
 
     /// Deregisters a region of this owner, given the address it was registered with. The caller
-    /// holds the NIC's backend lock, and drops the result after releasing it.
+    /// holds the NIC's backend lock, and finishes the result after releasing it.
     pub fn deregister(&self, owner: Owner, address: u64, handle: u32) -> Option<Removed> {
         let mut control = self.lock_control();
         if !control.registered(owner, address, handle) {
@@ -353,11 +360,12 @@ impl RegionTable {
     /// Removes a region from the table; the caller then calls [`Self::notify_removed`].
     fn remove(&self, control: &mut Control, index: usize) -> Removed {
         if let Some(chunk) = self.chunks[index / CHUNK].get() {
-            chunk[index % CHUNK].key.store(0, Ordering::Relaxed);
-            // Release fence: partner of the Acquire fence in `view`.
-            fence(Ordering::Release);
+            chunk[index % CHUNK].clear();
         }
         let entry = &control.entries[index];
+        let handle = u32::from(entry.generation) << 16 | index as u32;
+        let exported = self.exported();
+        let revoked = exported.and_then(|exported| exported.revoke(handle));
         control.tags.remove(entry.tag);
         let position = entry.position;
         if let Some(moved) = control.by_nic_handle.remove(entry.nic_handle, position) {
@@ -378,6 +386,7 @@ impl RegionTable {
             page_locks::unlock(entry.base, entry.end);
         }
         let backing = entry.backing.take();
+        entry.sharable = None;
         control.release(RegisteredMemory::of(span, backing.as_deref()));
         if let Some(backing) = &backing {
             if matches!(**backing, Backing::BounceBuffer(_)) {
@@ -385,7 +394,7 @@ impl RegionTable {
             }
             self.set_backing(index, core::ptr::null_mut());
         }
-        Removed(backing)
+        Removed { backing, revoked }
     }
 
     /// Invalidates checks of posts, and wakes threads that wait for an index, after regions were removed.
@@ -394,44 +403,45 @@ impl RegionTable {
         self.removed.notify_all();
     }
 
-    /// Replaces the attributes of a region of this owner, given the address it was registered with; returns false if
-    /// there is none. The caller holds the NIC's backend lock: later accesses of the poll loop are checked against the
-    /// new attributes. Whether the pages are writable does not change.
+    /// Replaces the attributes of a region of this owner, given the address it was registered with; returns `None` if
+    /// there is none, else the removed rights, which the caller finishes as those of [`Self::deregister`]. It holds the
+    /// NIC's backend lock: later accesses of the poll loop are checked against the new attributes. Whether the pages are
+    /// writable does not change.
     pub fn set(
         &self,
         owner: Owner,
         address: u64,
         handle: u32,
         attributes: RegionAttributes,
-    ) -> bool {
+    ) -> Option<Removed> {
         let mut control = self.lock_control();
         if !control.registered(owner, address, handle) {
-            return false;
+            return None;
         }
         let index = (handle & 0xFFFF) as usize;
-        let Some(entry) = self
-            .chunks
-            .get(index / CHUNK)
-            .and_then(OnceLock::get)
-            .and_then(|chunk| chunk.get(index % CHUNK))
-        else {
-            return false;
-        };
-        // Relaxed: one word, changed under the lock only; concurrent posts see either value, and the
-        // new epoch below invalidates their checks.
+        let entry = self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)?;
+        // Relaxed: changed under the lock only.
         let writable = entry.grant.load(Ordering::Relaxed) & u64::from(WRITABLE) != 0;
-        entry
-            .grant
-            .store(grant(attributes, owner, writable), Ordering::Relaxed);
+        let grant = grant(attributes, owner, writable);
+        // The new epoch below invalidates the checks of posts that saw the previous value.
+        entry.set_grant(grant);
+        let region = &control.entries[index];
+        let exported = self.exported().zip(region.sharable.as_ref());
+        let revoked = exported.and_then(|(exported, pages)| {
+            exported.set_grant(handle, grant, (region.base, region.end), pages)
+        });
         self.begin_epoch();
         let previous = core::mem::replace(&mut control.entries[index].tag, attributes.tag);
         control.tags.remove(previous);
         control.tags.add(attributes.tag);
-        true
+        Some(Removed {
+            backing: None,
+            revoked,
+        })
     }
 
     /// Deregisters up to `limit` regions of a NIC handle; returns fewer if no more are left. The
-    /// caller holds the NIC's backend lock, and drops the result after releasing it.
+    /// caller holds the NIC's backend lock, and finishes the results after releasing it.
     pub fn deregister_some(&self, nic_handle: u64, limit: usize) -> Vec<Removed> {
         let mut control = self.lock_control();
         let mut removed = Vec::new();

@@ -173,16 +173,18 @@ fn set_replaces_attributes_and_begins_an_epoch() {
         rdma_read: true,
     };
     assert!(
-        !table.set(Owner::PROGRAM, at + 1, handle, other),
+        table.set(Owner::PROGRAM, at + 1, handle, other).is_none(),
         "another address"
     );
     assert!(
-        !table.set(Owner::PROGRAM, at, handle ^ 0x1_0000, other),
+        table
+            .set(Owner::PROGRAM, at, handle ^ 0x1_0000, other)
+            .is_none(),
         "another region"
     );
     assert_eq!(table.query(Owner::PROGRAM, at, handle), Some(TAGGED));
     assert_eq!(table.epoch(), epoch, "nothing changed");
-    assert!(table.set(Owner::PROGRAM, at, handle, other));
+    assert!(table.set(Owner::PROGRAM, at, handle, other).is_some());
     assert_ne!(table.epoch(), epoch);
     assert_eq!(table.query(Owner::PROGRAM, at, handle), Some(other));
     let check = |tag, access| table.check(handle, TagCheck::tag(tag), at, 64, access);
@@ -190,7 +192,7 @@ fn set_replaces_attributes_and_begins_an_epoch() {
     assert!(check(8, Access::Write), "page access is unchanged");
     assert!(!check(8, Access::RemoteWrite), "the right is revoked");
     assert!(ends(&table, 7) && !ends(&table, 8));
-    assert!(table.set(Owner::PROGRAM, at, handle, TAGGED));
+    assert!(table.set(Owner::PROGRAM, at, handle, TAGGED).is_some());
     assert!(check(7, Access::RemoteWrite));
 }
 
@@ -277,7 +279,7 @@ fn deregister_some_removes_regions_of_one_nic_handle_in_portions() {
         check();
     }
     let other = RegionAttributes { tag: 10, ..TAGGED };
-    assert!(table.set(Owner::PROGRAM, at, handles[0], other));
+    assert!(table.set(Owner::PROGRAM, at, handles[0], other).is_some());
     assert!(!ends(&table, 10));
     enter(1, 8);
     check();

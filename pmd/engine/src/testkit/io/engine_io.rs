@@ -7,7 +7,7 @@ use fcvi_frame::frame::{FrameHeader, Payload};
 use vi_types::{Completion, Operation, QueueIo, SendWork, ViIndex};
 
 use super::{Receive, Send, TestIo};
-use crate::{DataFrame, EngineIo, Moved, Transmit};
+use crate::{DataFrame, Direct, DirectConnection, EngineIo, Moved, Transmit};
 
 impl EngineIo for TestIo {
     fn transmit_data(&mut self, vi: ViIndex, frame: DataFrame<'_>, payload_bytes: u32) -> Transmit {
@@ -96,6 +96,44 @@ impl EngineIo for TestIo {
         self.push_data(frame, payload.as_deref())
     }
 
+    fn connected(&mut self, _vi: ViIndex, _connection: &DirectConnection) {}
+
+    fn access_directly(
+        &mut self,
+        vi: ViIndex,
+        work: &SendWork,
+        _sent: u32,
+        (offset_bytes, bytes): (u32, u32),
+    ) -> Direct {
+        if self.direct == Direct::Copied {
+            assert!(bytes > 0 && offset_bytes + bytes <= work.length_bytes);
+            self.copied
+                .push((remote_address(work) + u64::from(offset_bytes), bytes));
+            if let Some(send) = self.vi(vi).sends.front_mut() {
+                send.placed_bytes += bytes;
+            }
+        }
+        self.direct
+    }
+
+    fn can_access_directly(&mut self, _vi: ViIndex, _work: &SendWork) -> bool {
+        self.direct != Direct::Impossible
+    }
+
+    fn peer_has_handled(&mut self, _vi: ViIndex, _sent: u32) {
+        self.handled += 1;
+    }
+
+    fn access_whole_directly(
+        &mut self,
+        vi: ViIndex,
+        work: &SendWork,
+        sent: u32,
+        _memory: Payload<'_>,
+    ) -> bool {
+        self.access_directly(vi, work, sent, (0, work.length_bytes)) == Direct::Copied
+    }
+
     fn move_message(
         &mut self,
         vi: ViIndex,
@@ -134,5 +172,12 @@ impl EngineIo for TestIo {
         } else {
             Moved::RemoteInvalid
         }
+    }
+}
+
+fn remote_address(work: &SendWork) -> u64 {
+    match work.operation {
+        Operation::Write { remote } | Operation::Read { remote } => remote.0,
+        Operation::Send => panic!("a send"),
     }
 }

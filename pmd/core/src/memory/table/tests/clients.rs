@@ -147,11 +147,11 @@ fn region_is_queried_changed_and_deregistered_by_its_owner_only() {
     let other = RegionAttributes { tag: 8, ..TAGGED };
     for wrong in [Owner::PROGRAM, owner(4)] {
         assert!(table.query(wrong, at, handle).is_none());
-        assert!(!table.set(wrong, at, handle, other));
+        assert!(table.set(wrong, at, handle, other).is_none());
         assert!(table.deregister(wrong, at, handle).is_none());
     }
     assert_eq!(table.query(owner(3), at, handle), Some(TAGGED));
-    assert!(table.set(owner(3), at, handle, other));
+    assert!(table.set(owner(3), at, handle, other).is_some());
     assert_eq!(table.query(owner(3), at, handle), Some(other));
     let check = TagCheck::of(owner(3), 8);
     assert!(

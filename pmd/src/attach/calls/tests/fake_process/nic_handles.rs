@@ -103,7 +103,7 @@ fn nic_that_is_being_closed_reports_no_lost_process() {
     let remote = device.nic_handles.remote(nic).unwrap();
     close(device, remote, true, Duration::from_secs(20)).unwrap();
     // The periodic check runs before the NIC is down.
-    device.lock().as_mut().unwrap().upkeep();
+    drop(device.lock().as_mut().unwrap().upkeep());
     assert_eq!(device.shared.events.take_pending(), []);
     nic::close(nic).unwrap();
     assert!(reported.try_recv().is_err());

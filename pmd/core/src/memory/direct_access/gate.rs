@@ -1,0 +1,88 @@
+//! Shows the owner of memory that another station accesses it.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// The gate of one station slot in the table of another station.
+///
+/// The station opens it for each access and closes it afterwards; the owner of the memory first takes what may be
+/// accessed away, then waits for the gate.
+#[cfg_attr(not(loom), repr(C, align(128)))]
+#[derive(Debug)]
+pub(crate) struct Gate {
+    /// Odd while an access is in progress; each change adds one.
+    changes: AtomicU64,
+    /// The handle of the region that is accessed.
+    region: AtomicU32,
+    /// The generation of the station that uses the gate.
+    generation: AtomicU64,
+}
+
+/// An access that was in progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Observed {
+    pub(crate) changes: u64,
+    /// The handle of its region.
+    pub(crate) region: u32,
+    /// The generation of the station.
+    pub(crate) generation: u64,
+}
+
+impl Gate {
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        Self {
+            changes: AtomicU64::new(0),
+            region: AtomicU32::new(0),
+            generation: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes the gate over for a new station of its slot; the previous one has ended, perhaps during an access.
+    pub(crate) fn take_over(&self, generation: u64) {
+        self.generation.store(generation, Ordering::Relaxed);
+        self.close();
+    }
+
+    /// Begins an access to this region: what may be accessed is looked up after this.
+    #[inline]
+    pub(crate) fn open(&self, region: u32) {
+        // Relaxed: published by the store of `changes`.
+        self.region.store(region, Ordering::Relaxed);
+        // One station at a time, and in it one thread, uses the gate.
+        let changes = self.changes.load(Ordering::Relaxed);
+        // Release, partner: the Acquire loads below: an owner that finds this access sees what the one before wrote.
+        self.changes
+            .store(changes.wrapping_add(1) | 1, Ordering::Release);
+        // SeqCst, partner: the fence of the owner before `observe`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Ends the access.
+    #[inline]
+    pub(crate) fn close(&self) {
+        let changes = self.changes.load(Ordering::Relaxed);
+        // Release, partner: the Acquire loads below: the owner sees what was written.
+        self.changes
+            .store((changes | 1).wrapping_add(1), Ordering::Release);
+    }
+
+    /// Returns the access in progress, which may have begun before the owner took something away; the owner has
+    /// executed a SeqCst fence since.
+    pub(crate) fn observe(&self) -> Option<Observed> {
+        // Acquire, partner: the Release store in `close`.
+        let changes = self.changes.load(Ordering::Acquire);
+        let observed = Observed {
+            changes,
+            region: self.region.load(Ordering::Relaxed),
+            generation: self.generation.load(Ordering::Relaxed),
+        };
+        // A later access may have another region.
+        (changes & 1 == 1 && !self.has_ended(observed)).then_some(observed)
+    }
+
+    /// Returns whether an observed access has ended.
+    pub(crate) fn has_ended(&self, observed: Observed) -> bool {
+        // Acquire, partner: the Release store in `close`.
+        self.changes.load(Ordering::Acquire) != observed.changes
+    }
+}
