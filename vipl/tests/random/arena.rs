@@ -6,6 +6,9 @@
 //! ```
 //! No byte belongs to two pending operations, so the expected content does not depend on their order.
 
+use vipl::SharedMemory;
+
+use crate::common::raw::Pages;
 use crate::model::PAGE_BYTES;
 use crate::oracle::Violation;
 use crate::player::Checked;
@@ -30,9 +33,25 @@ pub(crate) enum Allocation {
     Lines { from: usize, to: usize },
 }
 
+/// Environment variable that selects the memory of the endpoints: private, or shared if it is not set.
+const MEMORY: &str = "VIPL_TEST_MEMORY";
+
+/// Returns whether the memory is private.
+pub(crate) fn is_private() -> bool {
+    std::env::var_os(MEMORY).is_some_and(|kind| kind == "private")
+}
+
+/// Owner of the memory.
+enum Memory {
+    Private(#[allow(dead_code, reason = "owned until dropped")] Pages),
+    Shared(#[allow(dead_code, reason = "owned until dropped")] SharedMemory),
+}
+
 /// The memory of one endpoint.
 pub(crate) struct Arena {
     base: u64,
+    /// Freed when all handles of the NIC that registered it are closed.
+    _memory: Memory,
     /// Expected content, up to the unmapped page.
     expected: Vec<u8>,
     short: [bool; SHORT_SLOTS],
@@ -41,21 +60,20 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
+    /// The memory is that of the library's allocator, which the other endpoint accesses directly, or private memory.
     pub(crate) fn new() -> Self {
-        // SAFETY: a fresh private mapping, placed by the kernel.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                ALL_BYTES as usize,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
+        let memory = if is_private() {
+            Memory::Private(Pages::new((ALL_BYTES / PAGE_BYTES) as usize))
+        } else {
+            Memory::Shared(SharedMemory::allocate(ALL_BYTES as usize).expect("memory"))
         };
-        assert_ne!(base, libc::MAP_FAILED);
+        let base = match &memory {
+            Memory::Private(pages) => pages.at(0),
+            Memory::Shared(shared) => shared.address().as_ptr().expose_provenance() as u64,
+        };
         let mut arena = Self {
-            base: base as u64,
+            base,
+            _memory: memory,
             expected: vec![0; UNMAPPED_AT as usize],
             short: [false; SHORT_SLOTS],
             long: [false; LONG_SLOTS],
@@ -231,12 +249,5 @@ impl Arena {
             Allocation::Long(slot) => self.long[slot] = false,
             Allocation::Lines { from, to } => self.lines[from..to].fill(false),
         }
-    }
-}
-
-impl Drop for Arena {
-    fn drop(&mut self) {
-        // SAFETY: our mapping; all handles of the NIC that registered it are closed.
-        unsafe { libc::munmap(self.base as *mut libc::c_void, ALL_BYTES as usize) };
     }
 }

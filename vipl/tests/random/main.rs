@@ -18,7 +18,8 @@
 //! `VIADUCT_SEED=n` runs only the program of that seed, `STEPS=n` with this number of steps. Without a seed, programs
 //! are run from `FIRST_SEED=n` on: `STEPS=n` steps in total, or for `SECONDS_TO_PLAY=n` seconds. `ci/random-programs`
 //! runs many. `VIPL_TEST_TRANSPORT=vi-tcp` runs them over VI/TCP, which has the same rules with two exceptions: no
-//! hosts are discovered, and an interrupted RDMA write of any length may be partially placed.
+//! hosts are discovered, and an interrupted RDMA write of any length may be partially placed. The endpoints use memory that
+//! the other one accesses directly; `VIPL_TEST_MEMORY=private` has all RDMA operations go in frames.
 
 mod arena;
 #[path = "../common/mod.rs"]
@@ -35,7 +36,7 @@ use std::time::{Duration, Instant};
 
 use generator::Generator;
 use oracle::Violation;
-use player::{EventCounts, Player};
+use player::{DIRECT, EventCounts, Player};
 use program::Step;
 
 /// Steps of one program.
@@ -164,5 +165,7 @@ fn random_programs_conform_to_the_rules() {
         for what in REACHED.into_iter().chain([found]) {
             assert!(reached.contains_key(what), "never reached: {what}");
         }
+        let can_be_direct = !common::is_over_tcp() && !arena::is_private();
+        assert_eq!(reached.contains_key(DIRECT), can_be_direct, "{DIRECT}");
     }
 }

@@ -68,6 +68,9 @@ pub(crate) struct Player {
     event_counts: EventCounts,
 }
 
+/// The event that an RDMA operation was carried out without frames.
+pub(crate) const DIRECT: &str = "RDMA without frames";
+
 /// Number of each event.
 pub(crate) type EventCounts = BTreeMap<String, u64>;
 

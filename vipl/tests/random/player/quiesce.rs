@@ -7,7 +7,7 @@ use std::time::Instant;
 use vi_types::QueueKind;
 use vipl::{MemoryHandle, PtagHandle, ViHandle, ViState, provider as vip};
 
-use super::{Checked, Player, TIMEOUT};
+use super::{Checked, DIRECT, Player, TIMEOUT};
 use crate::arena::Arena;
 use crate::model::{AsyncError, State, Verdict, completion_matches};
 use crate::oracle::Violation;
@@ -284,9 +284,12 @@ impl Player {
             return Ok(());
         };
         let counters = vip::counters(nic).unwrap_or_default();
-        let overruns = |(name, count): &(String, u64)| name == "cq_overruns" && *count > 0;
-        if counters.iter().any(overruns) {
+        let counted = |wanted| move |(name, count): &(String, u64)| name == wanted && *count > 0;
+        if counters.iter().any(counted("cq_overruns")) {
             self.count("completion queue full".into());
+        }
+        if counters.iter().any(counted("direct_messages")) {
+            self.count(DIRECT.into());
         }
         let of_end = |end: usize| move |(_, cq): &(&u64, &crate::model::CqFacts)| cq.end == end;
         let cqs: Vec<u64> = self
