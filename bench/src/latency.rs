@@ -25,6 +25,9 @@ const POLLS_PER_CLOCK: u32 = 1024;
 /// Unsuccessful polls before the server checks whether the round is over.
 const POLLS_BEFORE_STOP_CHECK: u32 = 4096;
 
+/// Looks at the memory that the peer writes for each call of the library.
+const LOOKS_PER_CALL: u32 = 8;
+
 /// The longest blocking call, which is followed by the checks that follow many polls.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
@@ -358,11 +361,14 @@ impl PingPong {
     #[inline]
     fn poll_message(&mut self) -> Result<Polled> {
         if self.test.op == Op::Write {
-            let mark = self.endpoint.mark(0, self.test.size_bytes);
-            if mark != self.last_mark {
-                self.last_mark = mark;
-                self.read_touched(0, mark)?;
-                return Ok(Polled::Arrived(mark));
+            // Several looks for each call, which is needed by what arrives in frames only.
+            for _ in 0..LOOKS_PER_CALL {
+                let mark = self.endpoint.mark(0, self.test.size_bytes);
+                if mark != self.last_mark {
+                    self.last_mark = mark;
+                    self.read_touched(0, mark)?;
+                    return Ok(Polled::Arrived(mark));
+                }
             }
         }
         let reaped = match self.test.pause_us {
