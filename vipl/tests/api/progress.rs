@@ -10,10 +10,7 @@ use crate::common::{
     pair, pair_on, processor_time, retry_no_match, unique_discriminator, wait_until,
 };
 use pmd::config::{NicConfig, Progress};
-use vipl::{
-    Completed, ErrorCode, Nic, ReliabilityLevel, Result, Timeout, ViState, VipError,
-    provider as vip,
-};
+use vipl::{Completed, ErrorCode, Nic, Result, Timeout, ViState, VipError, provider as vip};
 
 /// Opens a NIC that a pinned thread of this process polls continuously.
 fn open_pinned() -> Nic {
@@ -173,38 +170,6 @@ fn poller_handover_loses_and_duplicates_no_message() {
     };
     let (client, server) = pair_on(open(), open_as(quick));
     send_to_intermittent_server(&client, &server, 3000);
-}
-
-#[test]
-fn poll_thread_that_found_messages_waiting_takes_over_sooner() {
-    const MESSAGES: u32 = 50;
-    // Less than the interval of upkeep, which polls, too.
-    let silence = Duration::from_millis(40);
-    // One of ten: threads may be descheduled.
-    let is_sooner =
-        (0..10).any(|_| time_of_answers(MESSAGES, silence) < silence * MESSAGES / 4 * 3);
-    assert!(is_sooner, "each message waited for a takeover");
-}
-
-/// Time until messages are answered by a program that makes a call only after each of them.
-fn time_of_answers(messages: u32, silence: Duration) -> Duration {
-    let takeover_us = silence.as_micros() as u64;
-    let rarely = |config: &mut NicConfig| config.progress = Progress::inline(takeover_us);
-    let [client, server] = [open(), open_as(rarely)].map(|nic| {
-        Endpoint::on(nic, |vi| {
-            vi.reliability(ReliabilityLevel::ReliableReception)
-        })
-    });
-    connect(&client, &server);
-    server.post_receives(messages as usize + 1, 8);
-    let begun = Instant::now();
-    for message in 0..messages {
-        assert_eq!(server.vi.recv_done().unwrap_err(), VipError::NotDone);
-        // Completes when the server's NIC has answered.
-        client.send_bytes(&message.to_le_bytes());
-        server.vi.recv_done().unwrap();
-    }
-    begun.elapsed()
 }
 
 #[test]
