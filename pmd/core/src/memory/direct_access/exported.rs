@@ -85,7 +85,8 @@ impl ExportedMemory {
     /// # Errors
     /// No memory or file descriptor.
     pub fn create(vis: u32, regions: u32, station: SegmentStation) -> io::Result<Self> {
-        let bytes = Table::len_bytes(vis, regions);
+        // Whole pages, of which each can be reserved.
+        let bytes = Table::len_bytes(vis, regions).next_multiple_of(PAGE_BYTES as usize);
         let fd = shared_allocator::create_sealed(bytes)?;
         let table = Table::new(Mapping::shared(fd.as_fd(), 0, bytes)?, vis, regions);
         let pages = bytes.div_ceil(PAGE_BYTES as usize);

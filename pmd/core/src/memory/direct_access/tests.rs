@@ -578,6 +578,24 @@ proptest! {
 }
 
 #[test]
+fn tables_of_all_lengths_are_exported() {
+    let (owner, user) = stations("lengths");
+    for vis in [1, 8, 100, 1000] {
+        for regions in [1, 24, 65, 1000] {
+            let exported = ExportedMemory::create(vis, regions, owner.station.clone()).unwrap();
+            let pages = SharedMemory::allocate(4096).unwrap();
+            let at = address(&pages);
+            let found = exported.find_pages(at, at + 4096).expect("shared pages");
+            // The last region.
+            let (handle, grant) = (0x7_0000 | (regions - 1), u64::from(TAG) << 32 | 0xFF);
+            exported.publish(handle, grant, (at, at + 4096), &found);
+            let peer = user.open(&owner);
+            assert!(peer.lists(handle), "{vis} VIs, {regions} regions");
+        }
+    }
+}
+
+#[test]
 fn connection_word_names_handle_and_station() {
     let word = connection(HANDLE, (3, 9));
     assert_ne!(word, 0);
