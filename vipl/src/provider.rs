@@ -136,7 +136,9 @@ pub fn open_nic_with(config: &NicConfig) -> Result<NicHandle> {
 ///
 /// # Errors
 /// `InvalidParameter` for a handle that is not open; `ErrorResource` if a live datapath process has not acknowledged
-/// the call within 10 seconds: the NIC stays open and its memory registered, and the call can be repeated.
+/// the call within 10 seconds: the NIC stays open and its memory registered, and the call can be repeated. Also
+/// `ErrorResource` for a NIC of a shared-memory segment if another program is stopped while it accesses the memory, after
+/// 5 seconds: the handle is closed, but the memory must not be reused before that program continues or ends.
 pub fn close_nic(nic_handle: NicHandle) -> Result<()> {
     let nic = nic_handle.into_raw();
     nic::close(nic).map_err(|error| failed("VipCloseNic", nic, error))?;
@@ -231,6 +233,11 @@ pub fn is_lenient(nic_handle: NicHandle) -> Result<bool> {
 }
 
 /// Deregisters memory (VIPL 3.4.4). When it returns `Ok`, the memory is no longer accessed.
+///
+/// # Errors
+/// `InvalidParameter` if no memory is registered so. `ErrorResource` if another program of the shared-memory segment is
+/// stopped while it accesses the memory, after 5 seconds: the memory is not registered any more, but must not be reused
+/// before that program continues or ends.
 pub fn deregister_mem(nic_handle: NicHandle, address: u64, handle: MemoryHandle) -> Result<()> {
     let nic = nic_handle.into_raw();
     let deregistered = nic::deregister(nic, address, handle.0);

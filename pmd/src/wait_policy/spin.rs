@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn cost_is_that_of_the_threads_that_sleep() {
+    fn pinned_nic_thread_adds_no_cost_of_waking() {
         let of = |nic_thread_sleeps, nic_thread: Option<Duration>| {
             let policy = SpinPolicy::new(None, nic_thread_sleeps);
             for _ in 0..100 {

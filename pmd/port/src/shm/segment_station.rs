@@ -1,5 +1,5 @@
-//! A station as seen by the memory that it shares with the other stations of its segment: who they are, whether they
-//! live, and where their memory is found.
+//! A station of a segment, for direct access to memory: identity and liveness of the other stations, and the location of
+//! their memory.
 
 use std::fs::File;
 use std::os::fd::RawFd;
@@ -20,7 +20,7 @@ pub struct SegmentStation {
     generation: u64,
 }
 
-/// Where the memory of a station is found: the file descriptor of a process, of a file that contains the key.
+/// Location of a station's memory: a file descriptor of a process, of a file that contains the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StationMemory {
     /// The ID of the process in its own PID namespace.
@@ -61,7 +61,7 @@ impl SegmentStation {
         self.segment.geometry().max_stations as usize
     }
 
-    /// Tells the other stations where the memory of this one is found.
+    /// Publishes the location of this station's memory in its entry of the segment.
     pub fn publish_memory(&self, fd: RawFd, key: u64) {
         let entry = self.segment.entry(self.slot);
         entry.memory_fd.store(fd as u32, Ordering::Relaxed);
@@ -81,7 +81,7 @@ impl SegmentStation {
         is_it.then_some((slot, state.generation))
     }
 
-    /// Returns where the memory of a live station is found, if it shares any. Another process may have written it.
+    /// Returns the location of a live station's memory, if it shares any. Another process may have written it.
     pub fn memory_of(&self, slot: usize, generation: u64) -> Option<StationMemory> {
         let entry = self.segment.entry(slot);
         // Acquire, partner: the Release store in `publish_memory`.

@@ -74,8 +74,8 @@ pub struct ExportedMemory {
     pagemap: Option<File>,
     /// Whether the memory of each page of the table is reserved.
     reserved: Box<[AtomicBool]>,
-    /// The last access to memory of a closed VI that did not end in time, not to wait for it again: slot and changes of
-    /// its gate.
+    /// Slot and changes of the gate of the last access through a closed VI that did not end in time: the next VI does not
+    /// wait for it again.
     unfinished: AtomicU64,
 }
 
@@ -89,7 +89,7 @@ impl ExportedMemory {
         let bytes = Table::len_bytes(vis, regions).next_multiple_of(PAGE_BYTES as usize);
         let fd = shared_allocator::create_sealed(bytes)?;
         let table = Table::new(Mapping::shared(fd.as_fd(), 0, bytes)?, vis, regions);
-        let pages = bytes.div_ceil(PAGE_BYTES as usize);
+        let pages = bytes / PAGE_BYTES as usize;
         let exported = Self {
             reserved: (0..pages).map(|_| AtomicBool::new(false)).collect(),
             pagemap: open_pagemap().ok(),
@@ -203,7 +203,7 @@ impl ExportedMemory {
     }
 
     /// Finds the file of these pages, if other processes can map it: memory of the allocator, or of a sealed memfd that
-    /// the program has mapped itself and still has open. Private memory, the most, costs one system call.
+    /// the program has mapped itself and still has open. For private memory, which most is, this takes one system call.
     pub(in crate::memory) fn find_pages(&self, base: u64, end: u64) -> Option<SharablePages> {
         if let Some(pages) = shared_allocator::find_pages(base, end) {
             return Some(SharablePages { pages, _file: None });

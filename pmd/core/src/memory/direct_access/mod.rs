@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use pmd_port::mapping::Mapping;
 
-use super::table::{RegionEntry, RegionView};
+use super::table::{RDMA_READ, RDMA_WRITE, RegionEntry, RegionView};
 use super::{Access, TagCheck};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -116,9 +116,10 @@ impl SharedVi {
             return None;
         }
         let grant = self.grant.load(Ordering::Relaxed);
-        let right = match access {
-            Access::RemoteRead => super::table::RDMA_READ,
-            Access::RemoteWrite | Access::Read | Access::Write => super::table::RDMA_WRITE,
+        let right = if access == Access::RemoteRead {
+            RDMA_READ
+        } else {
+            RDMA_WRITE
         };
         let max_bytes = self.max_transfer_bytes.load(Ordering::Relaxed);
         // Acquire fence, partner: the Release fence in `ExportedMemory::open_vi`: the values are not those of a later
