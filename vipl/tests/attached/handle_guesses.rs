@@ -6,10 +6,14 @@ use crate::common::{Endpoint, WRITABLE, connect, counter, open_as, use_tcp, wait
 use pmd::config::NicConfig;
 use vipl::{ErrorCode, MemoryHandle, Nic, ReliabilityLevel, RemoteBuffer, ViState};
 
-/// Runs a test over shared-memory frames, over the shortcut without frames, and over VI/TCP.
+/// Runs a test over shared-memory frames, over the shortcut without frames, and over VI/TCP. Not with direct access: only
+/// accesses in frames, by handles that the peer has to know, are guesses.
 fn each_transport(test: impl Fn(&dyn Fn(&mut NicConfig))) {
-    test(&|_| ());
-    test(&|config| config.fc_vi.shortcut = true);
+    test(&common::use_frames);
+    test(&|config| {
+        common::use_frames(config);
+        config.fc_vi.shortcut = true;
+    });
     test(&|config| use_tcp(config, 0));
 }
 
