@@ -3,6 +3,7 @@
 //! A namespace here has no name: it is held by a descriptor, so that nothing
 //! remains however a test ends.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -47,7 +48,7 @@ impl Namespace {
     /// Runs `ip` with these arguments inside the namespace; returns its output.
     pub(crate) fn ip(&self, words: &str) -> String {
         let output = self.run(|| {
-            Command::new("ip")
+            command("ip")
                 .args(words.split(' '))
                 .output()
                 .expect("iproute2 is installed")
@@ -64,6 +65,16 @@ impl Namespace {
     fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
+}
+
+/// A command with an environment of its own. DPDK's drivers for Mellanox NICs change that of this process while they are
+/// loaded, in another test: a process that is started meanwhile may be given one that is freed.
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    command
 }
 
 /// Two namespaces with a wire between their interfaces `left` and `right`.

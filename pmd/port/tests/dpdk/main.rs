@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use frames::*;
-use netns::{Namespace, Wire, keep_capabilities_of_this_thread};
+use netns::{Namespace, Wire, command, keep_capabilities_of_this_thread};
 use pmd_port::dpdk::{DpdkConfig, DpdkPort, EalConfig};
 use pmd_port::{MacBytes, MbufBatch, Port, PortEvent, PortFailure, conformance};
 

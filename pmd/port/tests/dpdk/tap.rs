@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::process::{Child, Command};
+use std::process::Child;
 
 use pmd_port::dpdk::DpdkError;
 
@@ -13,7 +13,7 @@ struct Sleeper(Child);
 
 impl Sleeper {
     fn start() -> Self {
-        let mut sleep = Command::new("sleep");
+        let mut sleep = command("sleep");
         Self(sleep.arg("600").spawn().expect("coreutils are installed"))
     }
 }

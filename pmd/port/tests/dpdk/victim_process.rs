@@ -1,7 +1,7 @@
 //! A child process that opens a port, uses it continuously, and is killed.
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 
 use super::*;
 
@@ -104,7 +104,7 @@ pub(super) struct VictimProcess {
 impl VictimProcess {
     /// Starts this program again, with this test and this device.
     pub(super) fn start(test: &str, device: &str, huge_pages: bool) -> Self {
-        let mut command = Command::new(std::env::current_exe().expect("the path of this program"));
+        let mut command = command(std::env::current_exe().expect("the path of this program"));
         command
             .args(["--exact", test, "--nocapture"])
             .env(DEVICE, device)
