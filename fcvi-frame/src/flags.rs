@@ -3,7 +3,7 @@
 //! | Class | 7 | 6 | 5 | 4 | 3 | 2 |
 //! | --- | --- | --- | --- | --- | --- | --- |
 //! | message request | immediate data | response requested | reliability | reliability | queue fence | acknowledges |
-//! | message response | error | last | cumulative | | | |
+//! | message response | error | last | cumulative | declined | | |
 //! | connect request | mode | mode | retry | | | |
 //! | connect response | mode | mode | retry | error | | |
 //! | disconnect | error | reply expected | acknowledges | | | |
@@ -71,7 +71,7 @@ impl ConnectMode {
     }
 }
 
-/// FCVI_SEND_RQST, FCVI_WRITE_RQST, FCVI_READ_RQST.
+/// FCVI_SEND_RQST, FCVI_WRITE_RQST, FCVI_READ_RQST, FCVI_RENDEZVOUS_RQST.
 pub mod message_request {
     use super::flag;
 
@@ -98,6 +98,8 @@ pub mod message_response {
     pub const LAST: u8 = flag::MESSAGE_RESPONSE_LAST;
     /// FCVI_MSG_ID acknowledges every message up to it [P-16].
     pub const CUMULATIVE: u8 = flag::MESSAGE_RESPONSE_CUMULATIVE;
+    /// The message of an FCVI_RENDEZVOUS_RQST was not received: it is to be sent as FCVI_SEND_RQST [P-17].
+    pub const DECLINED: u8 = flag::MESSAGE_RESPONSE_DECLINED;
 }
 
 /// FCVI_CONNECT_RQST.
@@ -188,6 +190,7 @@ mod tests {
                 message_response::ERROR,
                 message_response::LAST,
                 message_response::CUMULATIVE,
+                message_response::DECLINED,
             ],
             &[0xC0, connect_request::RETRY],
             &[0xC0, connect_response::RETRY, connect_response::ERROR],

@@ -81,6 +81,8 @@ information_units! {
     ReadRequest = 0x05, "FCVI_READ_RQST", Message, profile::R_CTL_READ_REQUEST, 32;
     /// Data of an RDMA read, or the reason of its failure.
     ReadResponse = 0x06, "FCVI_READ_RESP", Message, profile::R_CTL_PLACED_DATA, 16;
+    /// A message for the receiver's next receive descriptor, which it copies from the sender's memory [P-17].
+    RendezvousRequest = 0x07, "FCVI_RENDEZVOUS_RQST", Message, profile::R_CTL_RENDEZVOUS, 32;
     /// Requests a connection.
     ConnectRequest = 0x11, "FCVI_CONNECT_RQST", Connection, profile::R_CTL_CONNECTION_REQUEST, 32;
     /// Accepts, defers or rejects a connection.

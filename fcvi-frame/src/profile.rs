@@ -1,6 +1,6 @@
 //! All values on the wire that are our choice.
 //!
-//! The published material on FC-VI names the fields, the twelve IUs and the kinds
+//! The published material on FC-VI names the fields, twelve of the thirteen IUs and the kinds
 //! of flags and reasons, but no numbers. The numbers here complete the protocol.
 //! They are in this table and, of opcodes, in the one of [`iu`](crate::iu), each with the number of
 //! its rule, so that they can be replaced as a whole; no other module defines such a number.
@@ -28,6 +28,8 @@ pub const R_CTL_PLACED_DATA: RCtl = RCtl::SolicitedData;
 pub const R_CTL_SEND: RCtl = RCtl::UnsolicitedData;
 /// R_CTL of FCVI_READ_RQST [P-2].
 pub const R_CTL_READ_REQUEST: RCtl = RCtl::UnsolicitedCommand;
+/// R_CTL of FCVI_RENDEZVOUS_RQST [P-17].
+pub const R_CTL_RENDEZVOUS: RCtl = RCtl::UnsolicitedCommand;
 /// R_CTL of message responses without data [P-2].
 pub const R_CTL_MESSAGE_RESPONSE: RCtl = RCtl::CommandStatus;
 /// R_CTL of IUs that open a connection procedure [P-2].
@@ -67,6 +69,8 @@ pub(crate) mod flag {
     pub(crate) const MESSAGE_RESPONSE_LAST: u8 = 0x40;
     /// [P-16]
     pub(crate) const MESSAGE_RESPONSE_CUMULATIVE: u8 = 0x20;
+    /// [P-17]
+    pub(crate) const MESSAGE_RESPONSE_DECLINED: u8 = 0x10;
     pub(crate) const CONNECT_MODE_SHIFT: u32 = 6;
     pub(crate) const CONNECT_RETRY: u8 = 0x20;
     pub(crate) const CONNECT_RESPONSE_ERROR: u8 = 0x10;

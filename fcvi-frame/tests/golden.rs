@@ -286,6 +286,24 @@ fn write_and_read_ius() -> Vec<Expected> {
             &[],
         ),
         read_response,
+        fcvi(
+            "fcvi_rendezvous_rqst",
+            profile::F_CTL_REQUEST,
+            (5, 0, 0x1004, 0xFFFF),
+            DeviceHeader {
+                rmt_va: 0x7F00_1234_0000,
+                rmt_va_handle: 0xAABB_CCDD,
+                tot_len: 65_536,
+                ..device(
+                    Opcode::RendezvousRequest,
+                    HANDLE_B,
+                    message_request::RESPONSE_REQUESTED | reliable,
+                    MSG_ID + 4,
+                    0,
+                )
+            },
+            &[],
+        ),
     ]
 }
 

@@ -36,6 +36,7 @@ mod direct_access;
 mod engine_io;
 mod one_step;
 mod reads;
+mod rendezvous;
 mod run_queue;
 mod served;
 mod shortcut;

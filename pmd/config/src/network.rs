@@ -55,8 +55,9 @@ table! {
         pub ring_frames: u32 = 256, range(8, 65536);
         /// Maximum number of stations in the segment.
         pub max_stations: u32 = 64, range(1, 255);
-        /// Maximum number of files that are mapped of each other station, for RDMA writes and reads without frames: one
-        /// for each allocation of `viaduct_alloc` that is accessed. 0 disables direct access in both directions.
+        /// Maximum number of files that are mapped of each other station, for RDMA writes and reads, and long sends,
+        /// without frames: one for each allocation of `viaduct_alloc` that is accessed. 0 disables direct access in both
+        /// directions.
         pub max_direct_files: u32 = 1024, range(0, 16384);
     }
 }

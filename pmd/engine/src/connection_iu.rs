@@ -136,6 +136,7 @@ pub(crate) fn is_whole_iu(frame: &FrameView<'_>, opcode: Opcode) -> bool {
         Opcode::SendRequest
         | Opcode::WriteRequest
         | Opcode::ReadRequest
+        | Opcode::RendezvousRequest
         | Opcode::ConnectRequest
         | Opcode::ConnectResponse2
         | Opcode::DisconnectRequest => false,

@@ -18,6 +18,10 @@ vi_types::counters! {
     DirectMessages => "direct_messages",
     /// Bytes of those messages.
     DirectBytes => "direct_bytes",
+    /// Sends that the peer copied from memory.
+    RendezvousMessages => "rendezvous_messages",
+    /// Requests to copy a send from memory that the peer declined: it was sent in frames.
+    RendezvousDeclined => "rendezvous_declined",
     /// Data frames accepted.
     RxFrames => "rx_frames",
     /// Responses sent, the last data of an RDMA read among them.

@@ -126,9 +126,9 @@ impl Endpoint {
             cx.io.flush_sends(cx.vi);
             return Pumped::Idle;
         };
-        let mut own_blocked = false;
+        let (mut own_blocked, mut has_copied) = (false, false);
         for _ in 0..budget {
-            let responding = tx.responses.pending;
+            let responding = tx.responses.pending && !has_copied;
             let responds = responding && (own_blocked || tx.responses.are_due());
             let step = if responds {
                 tx.send_response_frame(rx, cx)
@@ -141,6 +141,11 @@ impl Endpoint {
                 Step::Next => {}
                 // Our own messages have to wait, perhaps for an OX_ID; responses do not.
                 Step::Nothing | Step::Blocked if responding && !responds => own_blocked = true,
+                Step::Copied => {
+                    tx.responses.sent(true);
+                    has_copied = true;
+                }
+                Step::Nothing if has_copied => return Pumped::More,
                 Step::Nothing => return Pumped::Idle,
                 Step::Blocked => return Pumped::Blocked,
                 Step::Enough => {

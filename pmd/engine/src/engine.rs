@@ -290,7 +290,8 @@ impl Engine {
             | Opcode::WriteRequest
             | Opcode::WriteResponse
             | Opcode::ReadRequest
-            | Opcode::ReadResponse => self.handle_message(now_ns, frame, iu, io),
+            | Opcode::ReadResponse
+            | Opcode::RendezvousRequest => self.handle_message(now_ns, frame, iu, io),
             Opcode::ConnectRequest => self.handle_connect_request(now_ns, frame, iu, io),
             Opcode::ConnectResponse1 => self.handle_response1(now_ns, frame, iu, io),
             Opcode::ConnectResponse2 => self.handle_response2(now_ns, frame, iu, io),

@@ -54,6 +54,19 @@ pub enum Moved {
     RemoteInvalid,
 }
 
+/// Result of copying a part of a message of the peer from its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyResult {
+    /// It was copied.
+    Copied,
+    /// The memory of the receive descriptor is no longer valid.
+    LocalInvalid,
+    /// The memory of the peer cannot be accessed any more; some bytes may have been copied.
+    RemoteInvalid,
+    /// The peer has ended the connection, as it also says in a frame; some bytes may have been copied.
+    ConnectionEnded,
+}
+
 /// Result of copying a part of an RDMA operation without frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direct {
@@ -164,6 +177,30 @@ pub trait EngineIo: QueueIo {
         sent: u32,
         memory: Payload<'_>,
     ) -> bool;
+
+    /// Returns whether a descriptor is queued behind the one that [`QueueIo::next_send`] returned.
+    fn has_later_send(&mut self, vi: ViIndex) -> bool;
+
+    /// Returns address and handle of the memory of the descriptor that [`QueueIo::next_send`] returned, if the peer may
+    /// be able to copy from it.
+    fn rendezvous_source(&mut self, vi: ViIndex) -> Option<(u64, u32)>;
+
+    /// Returns whether a message of the peer, in its memory at this address and handle, can be copied into the oldest
+    /// receive descriptor that is not claimed.
+    fn can_copy_from_peer(&mut self, vi: ViIndex, source: (u64, u32), message_bytes: u32) -> bool;
+
+    /// Copies a part, offset and length in bytes, of such a message into the oldest claimed receive descriptor, which has
+    /// room for it.
+    fn copy_from_peer(
+        &mut self,
+        vi: ViIndex,
+        source: (u64, u32),
+        message_bytes: u32,
+        part: (u32, u32),
+    ) -> CopyResult;
+
+    /// Ends the access of the peer to memory through a VI that is about to break: a send is completed after this.
+    fn end_access(&mut self, vi: ViIndex);
 
     /// Moves `bytes` bytes at `offset_bytes` of a message between two VIs of this engine, from
     /// memory to memory. The message is that of the descriptor which [`QueueIo::next_send`]

@@ -66,6 +66,6 @@ pub use config::{EngineConfig, MAX_UNANSWERED};
 pub use connection::{ConnectCommand, RemoteVi, max_message_bytes};
 pub use counters::{Counter, Counters};
 pub use engine::Engine;
-pub use engine_io::{DataFrame, Direct, DirectConnection, EngineIo, Moved, Transmit};
+pub use engine_io::{CopyResult, DataFrame, Direct, DirectConnection, EngineIo, Moved, Transmit};
 pub use handles::vi_of_handle;
 pub use recovery::RecoveryConfig;

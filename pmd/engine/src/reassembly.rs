@@ -30,7 +30,7 @@ pub(crate) struct RxMessage {
     pub(crate) placed_bytes: u32,
     pub(crate) immediate: Option<u32>,
     pub(crate) kind: MessageDestination,
-    /// FCVI_SEND_RQST or FCVI_WRITE_RQST.
+    /// FCVI_SEND_RQST, FCVI_WRITE_RQST or, without further frames, FCVI_RENDEZVOUS_RQST.
     pub(crate) opcode: Opcode,
 }
 
@@ -199,6 +199,9 @@ impl Reassembly {
         }
         if (message.ox_id, message.seq_id) != (run.ox_id, run.seq_id) {
             return Accepted::Unexpected(Counter::DropSynonym);
+        }
+        if message.opcode == Opcode::RendezvousRequest {
+            return Accepted::Gap;
         }
         if message.kind == MessageDestination::Discard {
             return Accepted::InOrder;

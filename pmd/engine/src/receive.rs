@@ -8,6 +8,7 @@
 mod failure;
 mod misses;
 mod one_step;
+mod rendezvous;
 mod response;
 mod stream;
 
@@ -20,6 +21,8 @@ use vi_types::ReliabilityLevel;
 
 pub(crate) use self::failure::ReceiveFailure;
 use self::one_step::receive_in_one_step;
+pub(crate) use self::rendezvous::copy_next_part;
+use self::rendezvous::start_rendezvous;
 pub(crate) use self::stream::{RxStream, deliver};
 use crate::connection::Break;
 use crate::connection_iu::Sequence;
@@ -43,6 +46,7 @@ impl Endpoint {
         let result = match iu.header.opcode {
             Opcode::SendRequest | Opcode::WriteRequest => self.receive_message(cx, frame, iu),
             Opcode::ReadRequest => self.receive_read_request(cx, frame, iu),
+            Opcode::RendezvousRequest => self.receive_rendezvous(cx, frame, iu),
             _ => self.receive_response(cx, frame, iu),
         };
         if let Err(broken) = result {
@@ -124,6 +128,46 @@ impl Endpoint {
         rx.place_recovered(tx, cx, accepted, &run, frame, iu)
     }
 
+    /// Reports whether this is a request without data that the peer may send.
+    fn accepts_request<I: EngineIo>(
+        &self,
+        cx: &mut Context<'_, I>,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+    ) -> bool {
+        let level = self.params.level;
+        let expected = reliability_flags(level) | message_request::RESPONSE_REQUESTED;
+        let flags = message_request::RELIABILITY | message_request::RESPONSE_REQUESTED;
+        let drop_reason = if !level.is_reliable() || iu.header.flags & flags != expected {
+            Counter::DropWrongLevel
+        } else if !is_whole_request(frame, iu) {
+            Counter::DropBadIu
+        } else {
+            cx.port.note_received(self.peer_index, cx.now_ns);
+            return true;
+        };
+        cx.count(drop_reason);
+        false
+    }
+
+    /// Handles FCVI_RENDEZVOUS_RQST.
+    // A separate function, so that other messages do not pay for it.
+    #[inline(never)]
+    fn receive_rendezvous<I: EngineIo>(
+        &mut self,
+        cx: &mut Context<'_, I>,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+    ) -> Result<(), Break> {
+        if !self.accepts_request(cx, frame, iu) {
+            return Ok(());
+        }
+        match self.connected_streams(cx) {
+            Some(streams) => start_rendezvous(streams, cx, frame, iu),
+            None => Ok(()),
+        }
+    }
+
     /// Handles FCVI_READ_RQST, which has its place in the order of messages. Its data is sent by
     /// [`Engine::pump`](crate::Engine::pump).
     fn receive_read_request<I: EngineIo>(
@@ -132,18 +176,9 @@ impl Endpoint {
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
     ) -> Result<(), Break> {
-        let level = self.params.level;
-        let expected = reliability_flags(level) | message_request::RESPONSE_REQUESTED;
-        let flags = message_request::RELIABILITY | message_request::RESPONSE_REQUESTED;
-        if !level.is_reliable() || iu.header.flags & flags != expected {
-            cx.count(Counter::DropWrongLevel);
+        if !self.accepts_request(cx, frame, iu) {
             return Ok(());
         }
-        if !is_whole_request(frame, iu) {
-            cx.count(Counter::DropBadIu);
-            return Ok(());
-        }
-        cx.port.note_received(self.peer_index, cx.now_ns);
         let (rx, Some(tx)) = (&mut self.rx, self.tx.as_deref_mut()) else {
             return Ok(());
         };

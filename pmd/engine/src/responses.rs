@@ -1,4 +1,5 @@
-//! Responses to the peer: those of Reliable Reception, and the data of RDMA reads.
+//! Responses to the peer: those of Reliable Reception and of messages that are copied from its memory, and the data of
+//! RDMA reads.
 //!
 //! A response is sent when its message is placed. If the port has no room then, it is queued, as
 //! all reads are: [`Engine::pump`](crate::Engine::pump) sends responses first, in the order of their messages, and
@@ -38,6 +39,8 @@ pub(crate) struct Response {
     pub(crate) msg_id: u32,
     /// Its sequence on the exchange of the request.
     pub(crate) at: Sequence,
+    /// FCVI_FLAGS, unless it refuses the message.
+    pub(crate) flags: u8,
 }
 
 impl Response {
@@ -55,6 +58,7 @@ impl Response {
                 seq_id: message.seq_id.wrapping_add(1),
                 seq_cnt: message.next_seq_cnt,
             },
+            flags: 0,
         }
     }
 }
@@ -93,7 +97,7 @@ impl ReadJob {
     }
 }
 
-/// What one VI still has to send to its peer. Allocates at construction only.
+/// What one VI still has to send to its peer, or to copy from it. Allocates at construction only.
 #[derive(Debug)]
 pub(crate) struct Responses {
     /// N_Port_ID and handle of the peer.
@@ -112,6 +116,8 @@ pub(crate) struct Responses {
     read_is_next: bool,
     /// Message recovery has something to send.
     recovering: bool,
+    /// Parts of a message are to be copied from the peer's memory.
+    pub(crate) copying: bool,
     /// With recovery: the most recently accepted reads, as many as a peer can have in flight.
     accepted: VecDeque<ReadJob>,
 }
@@ -127,7 +133,8 @@ impl Responses {
         let reads = usize::from(config.reads_accepted());
         let (responses, reads) = match level {
             ReliabilityLevel::UnreliableDelivery => (0, 0),
-            ReliabilityLevel::ReliableDelivery => (0, reads),
+            // To a message that is copied from the peer's memory.
+            ReliabilityLevel::ReliableDelivery => (1, reads),
             ReliabilityLevel::ReliableReception => (MAX_UNANSWERED as usize, reads),
         };
         Self {
@@ -141,6 +148,7 @@ impl Responses {
             template: None,
             read_is_next: true,
             recovering: false,
+            copying: false,
             accepted: VecDeque::with_capacity(match config.recovery {
                 Some(_) if reads > 0 => MAX_UNANSWERED as usize,
                 Some(_) | None => 0,
@@ -148,8 +156,8 @@ impl Responses {
         }
     }
 
-    /// Reports whether the next frame is a response: always for queued responses and recovery,
-    /// alternately for reads.
+    /// Reports whether the next step is a response: always for queued responses and recovery, alternately for reads and for
+    /// a message that is copied.
     pub(crate) fn are_due(&self) -> bool {
         self.read_is_next || self.recovering || !self.queued.is_empty()
     }
@@ -161,7 +169,8 @@ impl Responses {
 
     /// Notes whether anything is left to send.
     fn update_pending(&mut self) {
-        self.pending = !(self.queued.is_empty() && self.reads.is_empty() && !self.recovering);
+        let has_none = self.queued.is_empty() && self.reads.is_empty();
+        self.pending = !has_none || self.recovering || self.copying;
     }
 
     /// Makes recovery send first, as soon as the port has room.
@@ -173,6 +182,18 @@ impl Responses {
     /// Notes that recovery has nothing left to send.
     pub(crate) fn recovered(&mut self) {
         self.recovering = false;
+        self.update_pending();
+    }
+
+    /// Requests calls that copy the remaining parts of a message from the peer's memory.
+    pub(crate) fn start_copying<I: EngineIo>(&mut self, cx: &mut Context<'_, I>) {
+        self.copying = true;
+        self.resume(cx);
+    }
+
+    /// Notes that no message is copied any more.
+    pub(crate) fn stop_copying(&mut self) {
+        self.copying = false;
         self.update_pending();
     }
 
@@ -244,13 +265,33 @@ impl Responses {
         room
     }
 
-    /// Responds to a placed message of Reliable Reception, at once or as soon as the port has room.
+    /// Responds to a placed message, at once or as soon as the port has room.
     pub(crate) fn respond_placed<I: EngineIo>(
         &mut self,
         cx: &mut Context<'_, I>,
         message: &RxMessage,
     ) -> Result<(), Break> {
-        let response = Response::to(message);
+        self.respond(cx, Response::to(message))
+    }
+
+    /// Declines to copy a message from the peer's memory; as [`Self::respond_placed`].
+    pub(crate) fn decline<I: EngineIo>(
+        &mut self,
+        cx: &mut Context<'_, I>,
+        message: &RxMessage,
+    ) -> Result<(), Break> {
+        let response = Response {
+            flags: message_response::DECLINED,
+            ..Response::to(message)
+        };
+        self.respond(cx, response)
+    }
+
+    fn respond<I: EngineIo>(
+        &mut self,
+        cx: &mut Context<'_, I>,
+        response: Response,
+    ) -> Result<(), Break> {
         if self.queued.is_empty() && self.send(cx, &response, None) {
             return Ok(());
         }
@@ -327,7 +368,7 @@ impl Responses {
             device: Some(DeviceHeader {
                 handle,
                 opcode: response.opcode,
-                flags: 0,
+                flags: response.flags,
                 msg_id: response.msg_id,
                 parameter: 0,
                 rmt_va: 0,
@@ -465,6 +506,7 @@ impl Responses {
             opcode: Opcode::ReadResponse,
             msg_id,
             at,
+            flags: 0,
         };
         // If it has no room it is lost like any other frame, and the peer requests the read again.
         self.send(cx, &response, Some(MessageReason::ReadProtection));
@@ -485,6 +527,7 @@ impl Responses {
             opcode: Opcode::ReadResponse,
             msg_id,
             at,
+            flags: 0,
         };
         Break(self.refuse(cx, &response, reason))
     }

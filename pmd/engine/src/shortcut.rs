@@ -218,7 +218,9 @@ impl<'a, I: EngineIo> Pair<'a, I> {
                 }
                 Step::Next if room_bytes < LINE_BYTES => return Pumped::More,
                 Step::Next => {}
-                Step::Nothing | Step::Enough | Step::Break(_) => return Pumped::Idle,
+                Step::Nothing | Step::Enough | Step::Copied | Step::Break(_) => {
+                    return Pumped::Idle;
+                }
                 Step::Blocked => return Pumped::Blocked,
             }
         }

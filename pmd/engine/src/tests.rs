@@ -26,6 +26,7 @@ mod receive_checks;
 mod reception;
 mod recovery;
 mod recovery_stream;
+mod rendezvous;
 mod requester;
 mod response_checks;
 mod shortcut;

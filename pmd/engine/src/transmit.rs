@@ -12,6 +12,7 @@ pub(crate) use one_step::{one_step_limits, send_in_one_step};
 pub(crate) use send_failure::SendFailure;
 
 use direct::{DirectProgress, access_directly};
+use in_flight::{RENDEZVOUS_MIN_BYTES, Rendezvous};
 
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::ethernet::MacAddress;
@@ -43,11 +44,13 @@ pub(crate) enum Step {
     Blocked,
     /// As many bytes were copied as a burst of frames carries.
     Enough,
+    /// The same, of a message of the peer: own messages are next.
+    Copied,
     /// The connection breaks for this reason.
     Break(MessageReason),
 }
 
-/// A message that is being sent in frames.
+/// A message that is being sent in frames, or whose request to be copied was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TxMessage {
     pub(crate) work: SendWork,
@@ -75,11 +78,13 @@ pub(crate) struct TxStream {
     pub(crate) send: HeaderTemplate,
     pub(crate) write: HeaderTemplate,
     pub(crate) read: HeaderTemplate,
+    rendezvous_request: HeaderTemplate,
     /// Also that of a read's data, whose header has the same length.
     pub(crate) send_payload_bytes: u32,
     pub(crate) write_payload_bytes: u32,
     pub(crate) framing: Framing,
     direct: DirectProgress,
+    rendezvous: Rendezvous,
     /// Sends and writes do not complete when they are sent: the level is Reliable Reception,
     /// recovery is used, or something is in flight.
     tracked: bool,
@@ -118,9 +123,11 @@ impl TxStream {
             next_msg_id: first_msg_id,
             message: None,
             direct: DirectProgress::default(),
+            rendezvous: Rendezvous::default(),
             send: template(Opcode::SendRequest),
             write: template(Opcode::WriteRequest),
             read: template(Opcode::ReadRequest),
+            rendezvous_request: template(Opcode::RendezvousRequest),
             send_payload_bytes,
             write_payload_bytes: payload(Opcode::WriteRequest),
             framing: Framing::of(level),
@@ -218,6 +225,8 @@ impl TxStream {
     ) -> Step {
         if self.message.is_none() {
             self.send_next(rx, cx)
+        } else if self.rendezvous.waits {
+            Step::Nothing
         } else if !self.tracked {
             self.send_fragment::<I, false>(rx, cx)
         } else if self.defers_for_window(cx) {
@@ -238,6 +247,11 @@ impl TxStream {
         }
         if let Operation::Read { remote } = work.operation {
             return self.send_read(cx, work, remote);
+        }
+        if work.length_bytes >= RENDEZVOUS_MIN_BYTES
+            && let Some(step) = self.request_rendezvous(cx, &work)
+        {
+            return step;
         }
         let (_, room) = self.template_and_room(work.operation);
         let tracked = self.tracked;

@@ -16,6 +16,7 @@ use vi_core::posted_descriptor::{Cursor, still_valid};
 use vi_engine::{Direct, DirectConnection, vi_of_handle};
 use vi_types::{Operation, SendWork, ViIndex};
 
+use super::rendezvous::Rendezvous;
 use super::shortcut::write_in_order;
 use super::{Datapath, ViPath, path_of};
 
@@ -45,6 +46,11 @@ pub(crate) struct DirectPath {
 }
 
 impl DirectPath {
+    /// Returns the VI in the table of its station.
+    pub(super) fn vi(&self) -> PeerVi {
+        self.vi
+    }
+
     /// Notes that the peer has handled all frames of this VI, whose next message in frames is `sent`.
     pub(super) fn note_handled(&mut self, sent: u32) {
         self.seen = Some(sent);
@@ -82,6 +88,16 @@ impl DirectStation {
             max_files: max_files as usize,
             unused: Vec::new(),
         })
+    }
+
+    /// Returns the own memory, as the other stations see it.
+    pub(super) fn exported(&self) -> &ExportedMemory {
+        &self.exported
+    }
+
+    /// Returns the memory of the station of a VI's peer.
+    pub(super) fn memory_of(&mut self, peer: &DirectPath) -> Option<&mut PeerMemory> {
+        self.peers.get_mut(peer.slot)?.as_mut()
     }
 
     /// Ends access to all other stations.
@@ -188,7 +204,7 @@ impl Datapath {
         };
         let path = path_of(vis, vi)?;
         let (peer, station) = (path.direct.as_mut()?, direct.as_mut()?);
-        let memory = station.peers.get_mut(peer.slot)?.as_mut()?;
+        let memory = station.memory_of(peer)?;
         // First, since the line that shows the order is the peer's.
         if !memory.lists(remote.1) {
             return None;
@@ -241,6 +257,15 @@ impl Datapath {
     ) -> bool {
         let operation = self.direct_operation(vi, work, Some(sent));
         operation.is_some_and(|operation| operation.copy_whole(memory))
+    }
+
+    /// Returns what it takes to copy sends between a VI and its peer in another station.
+    pub(super) fn rendezvous(&mut self, vi: ViIndex) -> Option<Rendezvous<'_>> {
+        Some(Rendezvous {
+            path: path_of(&mut self.vis, vi)?,
+            regions: self.regions,
+            station: self.direct.as_deref_mut()?,
+        })
     }
 
     /// Ends access to the memory of other stations, whose port has failed.

@@ -9,7 +9,7 @@ use vi_core::events::AsyncEvent;
 use vi_core::memory::{Access, copy};
 use vi_core::posted_descriptor::{Cursor, still_valid};
 use vi_core::waiters::Event;
-use vi_engine::{DataFrame, Direct, DirectConnection, EngineIo, Moved, Transmit};
+use vi_engine::{CopyResult, DataFrame, Direct, DirectConnection, EngineIo, Moved, Transmit};
 use vi_types::{
     AsyncError, Claim, Completion, Operation, QueueIo, QueueKind, SendWork, Status, ViIndex,
     ViState, Waiter, status,
@@ -393,6 +393,37 @@ impl EngineIo for Datapath {
         memory: Payload<'_>,
     ) -> bool {
         self.copy_whole_directly(vi, work, sent, memory)
+    }
+
+    fn has_later_send(&mut self, vi: ViIndex) -> bool {
+        self.vi(vi)
+            .is_some_and(|path| path.shared.send.depth() > path.in_flight + 1)
+    }
+
+    fn rendezvous_source(&mut self, vi: ViIndex) -> Option<(u64, u32)> {
+        self.rendezvous(vi)?.own_source()
+    }
+
+    fn can_copy_from_peer(&mut self, vi: ViIndex, source: (u64, u32), message_bytes: u32) -> bool {
+        self.rendezvous(vi)
+            .is_some_and(|mut rendezvous| rendezvous.can_copy(source, message_bytes))
+    }
+
+    fn copy_from_peer(
+        &mut self,
+        vi: ViIndex,
+        source: (u64, u32),
+        message_bytes: u32,
+        part: (u32, u32),
+    ) -> CopyResult {
+        match self.rendezvous(vi) {
+            Some(mut rendezvous) => rendezvous.copy(source, message_bytes, part),
+            None => CopyResult::ConnectionEnded,
+        }
+    }
+
+    fn end_access(&mut self, vi: ViIndex) {
+        self.end_direct_access(vi);
     }
 
     fn move_message(

@@ -50,7 +50,8 @@ pub(crate) const READ_WRITE: RdmaAccess = RdmaAccess {
     read: true,
 };
 
-/// Environment variable that selects the transport of this test run: FC-VI, or VI/TCP if `vi-tcp`.
+/// Environment variable that selects the transport of this test run: FC-VI, the same without direct access to memory if
+/// `frames`, or VI/TCP if `vi-tcp`.
 const TRANSPORT: &str = "VIPL_TEST_TRANSPORT";
 /// Environment variable of a second process of a test: the segment of the first.
 const CHILD_MARK: &str = "VIPL_TEST_SEGMENT";
@@ -83,6 +84,9 @@ pub(crate) fn config(change: impl FnOnce(&mut NicConfig)) -> NicConfig {
         config.network = Network::ViTcp(ViTcp::default());
         config.host = Some(own_host().into());
     }
+    if is_in_frames() {
+        use_frames(&mut config);
+    }
     change(&mut config);
     config
 }
@@ -107,6 +111,11 @@ pub(crate) fn inline_keys(config: &mut NicConfig) -> &mut Inline {
 /// Returns whether this test run uses VI/TCP.
 pub(crate) fn is_over_tcp() -> bool {
     std::env::var_os(TRANSPORT).is_some_and(|transport| transport == "vi-tcp")
+}
+
+/// Returns whether all messages of this test run are in frames.
+pub(crate) fn is_in_frames() -> bool {
+    std::env::var_os(TRANSPORT).is_some_and(|transport| transport == "frames")
 }
 
 /// A loopback address that only this test run and its children use.
@@ -530,6 +539,13 @@ impl SecondProcess {
         // SAFETY: as above; waitpid(2) writes one status.
         let waited = unsafe { libc::waitpid(pid, &raw mut status, libc::WUNTRACED) };
         assert!(waited == pid && libc::WIFSTOPPED(status));
+    }
+
+    /// Continues the process after [`Self::stop`].
+    pub(crate) fn resume(&self) {
+        // SAFETY: as in `stop`.
+        let failed = unsafe { libc::kill(self.0.id() as libc::pid_t, libc::SIGCONT) };
+        assert_eq!(failed, 0);
     }
 
     /// Kills the process (SIGKILL) and waits for it.

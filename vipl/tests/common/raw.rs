@@ -8,18 +8,20 @@ use vi_core::descriptor::{ControlSegment, DataSegment, control};
 use vipl::provider as vip;
 use vipl::{
     Discriminator, Done, ErrorCode, HostAddress, MemAttributes, MemoryHandle, NetAddress,
-    NicHandle, PtagHandle, RawDescriptor, RdmaAccess, ReliabilityLevel, Result, ViAttributes,
-    ViHandle,
+    NicHandle, PtagHandle, RawDescriptor, RdmaAccess, ReliabilityLevel, Result, SharedMemory,
+    ViAttributes, ViHandle,
 };
 
 use super::{MAX_TRANSFER_BYTES, WAIT, retry_accept, retry_no_match, unique_discriminator};
 
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// Privately mapped pages, unmapped when dropped.
+/// Mapped pages, unmapped when dropped.
 pub(crate) struct Pages {
     address: u64,
     bytes: usize,
+    /// Of the library's allocator; `None` if they are private.
+    shared: Option<SharedMemory>,
 }
 
 impl Pages {
@@ -40,6 +42,17 @@ impl Pages {
         Self {
             address: address as u64,
             bytes,
+            shared: None,
+        }
+    }
+
+    /// Pages of the library's allocator, which other programs of a segment can map.
+    pub(crate) fn shared(pages: usize) -> Self {
+        let memory = SharedMemory::allocate(pages * PAGE_BYTES).unwrap();
+        Self {
+            address: memory.address().as_ptr().expose_provenance() as u64,
+            bytes: memory.len_bytes(),
+            shared: Some(memory),
         }
     }
 
@@ -97,8 +110,10 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which is no longer used.
-        unsafe { libc::munmap(self.address as *mut _, self.bytes) };
+        if self.shared.is_none() {
+            // SAFETY: our own mapping, which is no longer used.
+            unsafe { libc::munmap(self.address as *mut _, self.bytes) };
+        }
     }
 }
 
@@ -201,9 +216,18 @@ impl RawEndpoint {
 
     /// A VI on an open NIC, with this tag for VI and memory.
     pub(crate) fn of(nic: NicHandle, ptag: Option<PtagHandle>) -> Self {
-        let memory = Pages::new(4);
+        Self::with_memory(nic, ptag, Pages::new(4), &attributes(ptag))
+    }
+
+    /// A VI with these attributes, and this memory, on an open NIC.
+    pub(crate) fn with_memory(
+        nic: NicHandle,
+        ptag: Option<PtagHandle>,
+        memory: Pages,
+        attributes: &ViAttributes,
+    ) -> Self {
         let handle = memory.register(nic, ptag).unwrap();
-        let vi = vip::create_vi(nic, &attributes(ptag), None, None).unwrap();
+        let vi = vip::create_vi(nic, attributes, None, None).unwrap();
         Self {
             nic,
             ptag,

@@ -399,14 +399,20 @@ impl Generator {
         let mut spec = self.spec(Operation::Message, &RECEIVE_FLAWS);
         if self.rng.percent(90) {
             // Large enough for most messages.
-            spec.segments.push(4096);
+            spec.segments
+                .push(if self.rng.percent(80) { 4096 } else { 8192 });
         }
         spec
     }
 
     fn send(&mut self) -> DescriptorSpec {
         match self.rng.below(100) {
-            0..=59 => self.spec(Operation::Message, &SEND_FLAWS),
+            0..=49 => self.spec(Operation::Message, &SEND_FLAWS),
+            // Long enough that the peer copies it; on many VIs 4096 bytes, the longest.
+            50..=59 => DescriptorSpec {
+                segments: vec![4096 + self.rng.below(4096)],
+                ..self.spec(Operation::Message, &SEND_FLAWS)
+            },
             60..=84 => self.spec(Operation::RdmaWrite, &WRITE_FLAWS),
             _ => self.spec(Operation::RdmaRead, &WRITE_FLAWS),
         }

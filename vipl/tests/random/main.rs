@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 
 use generator::Generator;
 use oracle::Violation;
-use player::{DIRECT, EventCounts, Player};
+use player::{DIRECT, EventCounts, Player, RENDEZVOUS};
 use program::Step;
 
 /// Steps of one program.
@@ -165,7 +165,10 @@ fn random_programs_conform_to_the_rules() {
         for what in REACHED.into_iter().chain([found]) {
             assert!(reached.contains_key(what), "never reached: {what}");
         }
-        let can_be_direct = !common::is_over_tcp() && !arena::is_private();
-        assert_eq!(reached.contains_key(DIRECT), can_be_direct, "{DIRECT}");
+        let is_elsewhere = common::is_over_tcp() || common::is_in_frames();
+        let can_be_direct = !is_elsewhere && !arena::is_private();
+        for what in [DIRECT, RENDEZVOUS] {
+            assert_eq!(reached.contains_key(what), can_be_direct, "{what}");
+        }
     }
 }

@@ -70,6 +70,8 @@ pub(crate) struct Player {
 
 /// The event that an RDMA operation was carried out without frames.
 pub(crate) const DIRECT: &str = "RDMA without frames";
+/// The event that the peer copied a send from memory.
+pub(crate) const RENDEZVOUS: &str = "send copied by the peer";
 
 /// Number of each event.
 pub(crate) type EventCounts = BTreeMap<String, u64>;

@@ -1,4 +1,4 @@
-//! Deregistration against direct accesses of another station.
+//! Deregistration and the end of a connection against direct accesses of another station.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -6,7 +6,7 @@ use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::thread;
 
 use crate::explore;
-use crate::gate::Gate;
+use crate::gate::{ConnectionWord, Gate};
 
 const KEY: u32 = 7;
 
@@ -57,5 +57,27 @@ fn deregistered_memory_is_not_accessed() {
             seen
         });
         assert_eq!(user.join().expect("the other thread ends"), seen);
+    });
+}
+
+#[test]
+fn send_is_not_taken_if_its_memory_changed_after_the_connection() {
+    explore(4, || {
+        const CONNECTION: u64 = 5;
+        let shared = Arc::new((ConnectionWord::new(CONNECTION), AtomicU32::new(0)));
+        let user = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (connection, memory) = &*shared;
+                let copied = memory.load(Ordering::Relaxed);
+                connection.is_still(CONNECTION).then_some(copied)
+            })
+        };
+        let (connection, memory) = &*shared;
+        assert_eq!(connection.close(), CONNECTION);
+        // The program, whose send was flushed.
+        memory.store(1, Ordering::Relaxed);
+        let taken = user.join().expect("the other thread ends");
+        assert_ne!(taken, Some(1));
     });
 }

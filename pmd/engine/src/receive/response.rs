@@ -69,6 +69,11 @@ fn receive_message_response<I: EngineIo>(
         return Ok(());
     }
     let refused = iu.header.flags & message_response::ERROR != 0;
+    if !refused && tx.waits_for_rendezvous(iu.header.msg_id, frame.fc.ox_id) {
+        let declined = iu.header.flags & message_response::DECLINED != 0;
+        tx.finish_rendezvous(cx, declined);
+        return Ok(());
+    }
     let is_write = iu.header.opcode == Opcode::WriteResponse;
     let fits = |kind| match kind {
         OperationKind::Send => !is_write,

@@ -22,6 +22,14 @@ use crate::timer::TimerKey;
 use crate::transmit::TxStream;
 use vi_types::misses::ConnectionMisses;
 
+/// The memory of the peer from which the open message is copied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerSource {
+    /// Address and memory handle.
+    pub(super) source: (u64, u32),
+    pub(super) length_bytes: u32,
+}
+
 /// The receive stream of a connection.
 #[derive(Debug)]
 pub(crate) struct RxStream {
@@ -36,6 +44,8 @@ pub(crate) struct RxStream {
     pub(crate) responds: bool,
     /// Present if message recovery is used.
     pub(crate) ack: Option<Box<AckState>>,
+    /// Present while the open message is copied from the peer's memory.
+    pub(crate) peer_source: Option<PeerSource>,
     /// MSG_ID of the last RDMA write without immediate data that had a frame with a bad CRC.
     pub(crate) damaged_write: Option<u32>,
     pub(crate) deadline_ns: u64,
@@ -52,6 +62,7 @@ impl RxStream {
             peer_key: None,
             responds: params.level == ReliabilityLevel::ReliableReception,
             ack: None,
+            peer_source: None,
             damaged_write: None,
             deadline_ns: 0,
             timer_set: false,
@@ -62,6 +73,7 @@ impl RxStream {
     pub(crate) fn clear(&mut self) {
         self.reassembly.clear();
         self.ack = None;
+        self.peer_source = None;
     }
 
     /// Ends responses, acknowledgements and recovery: messages are moved without frames.
@@ -326,7 +338,8 @@ impl RxStream {
         tx: &mut TxStream,
         cx: &mut Context<'_, I>,
     ) -> Result<(), Break> {
-        if self.reassembly.message.is_none() {
+        // A message that is copied waits for no frame.
+        if self.reassembly.message.is_none() || self.peer_source.is_some() {
             return Ok(());
         }
         if self.deadline_ns <= cx.now_ns {

@@ -128,6 +128,7 @@ impl RxStream {
         };
         let at = self.reassembly.position();
         let response = Response {
+            flags: 0,
             opcode: Opcode::SendResponse,
             msg_id: at.msg_id.wrapping_sub(1),
             at: ack.at,

@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::counters::Counter;
 use crate::engine_io::{DataFrame, EngineIo, Transmit};
 use crate::exchange::Exchange;
-use crate::receive::RxStream;
+use crate::receive::{RxStream, copy_next_part};
 use crate::transmit::{Step, TxMessage, TxStream, per_frame};
 
 /// A frame to retransmit.
@@ -27,12 +27,15 @@ struct RetransmitFrame {
 }
 
 impl TxStream {
-    /// Sends one frame of a pending response, or of recovery.
+    /// Sends one frame of a pending response, or of recovery, or copies a part of a message of the peer.
     pub(crate) fn send_response_frame<I: EngineIo>(
         &mut self,
         rx: &mut RxStream,
         cx: &mut Context<'_, I>,
     ) -> Step {
+        if self.responses.copying {
+            return copy_next_part(rx, self, cx);
+        }
         match self.responses.send_frame(cx) {
             Some(step) => step,
             None => self.send_recovery(rx, cx),

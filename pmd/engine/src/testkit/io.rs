@@ -156,6 +156,12 @@ pub(crate) struct TestIo {
     pub(crate) direct: Direct,
     /// Parts of RDMA operations that were copied so: address at the peer and length.
     pub(crate) copied: Vec<(u64, u32)>,
+    /// Address and handle of the memory of sends, if the peer can copy from it: a region of the peer's model.
+    pub(crate) own_source: Option<(u64, u32)>,
+    /// How many events each VI had when the access of its peer was ended.
+    pub(crate) access_ends: Vec<usize>,
+    /// Sends of the peer can be copied from its memory.
+    pub(crate) peer_source_is_mapped: bool,
     /// How often the peer was found to have handled all frames.
     pub(crate) handled: u64,
     rng: Rng,
@@ -177,6 +183,9 @@ impl TestIo {
             written_whole: 0,
             direct: Direct::Impossible,
             copied: Vec::new(),
+            own_source: None,
+            access_ends: Vec::new(),
+            peer_source_is_mapped: true,
             handled: 0,
             rng: Rng::new(seed),
         }
@@ -295,7 +304,9 @@ impl TestIo {
         let send = &self.vi(vi).sends[at];
         let from = frame.per_frame.relative_offset;
         let to = from + payload_bytes;
-        assert_eq!(frame.last, send.read || to as usize == send.data.len());
+        // Of a read, or to copy the message from here.
+        let is_request = send.read || payload_bytes == 0;
+        assert_eq!(frame.last, is_request || to as usize == send.data.len());
         let is_valid = send.gone_from.is_none_or(|gone| to <= gone);
         let payload = is_valid.then(|| send.data[from as usize..to as usize].to_vec());
         self.push_data(frame, payload.as_deref())

@@ -9,6 +9,7 @@
 use fcvi_frame::reason::MessageReason;
 use vi_types::{OperationKind, ReliabilityLevel, Status};
 
+use super::in_flight::SENDS_AFTER_DECLINE;
 use super::{InFlightSend, SendFailure, TxMessage, TxStream};
 use crate::connection::Break;
 use crate::context::Context;
@@ -81,6 +82,42 @@ impl TxStream {
         }
     }
 
+    /// Returns whether a response is that to the request to copy the message that is being sent.
+    pub(crate) fn waits_for_rendezvous(&self, msg_id: u32, ox_id: u16) -> bool {
+        let is_it =
+            |message: &TxMessage| message.msg_id == msg_id && message.exchange.ox_id == ox_id;
+        self.rendezvous.waits && self.message.as_ref().is_some_and(is_it)
+    }
+
+    /// Handles that response: completes the send, or has it sent in frames if the peer `declined`.
+    pub(crate) fn finish_rendezvous<I: EngineIo>(
+        &mut self,
+        cx: &mut Context<'_, I>,
+        declined: bool,
+    ) {
+        let Some(message) = self.message.take() else {
+            return;
+        };
+        self.rendezvous.waits = false;
+        self.in_flight.deferred = false;
+        cx.count(Counter::RxResponses);
+        let next_seq_cnt = message.next_seq_cnt.wrapping_add(1);
+        let ox_id = message.exchange.ox_id;
+        cx.port.exchanges.close(ox_id, next_seq_cnt);
+        if declined {
+            cx.count(Counter::RendezvousDeclined);
+            self.rendezvous.pause = SENDS_AFTER_DECLINE;
+        } else {
+            self.next_msg_id = self.next_msg_id.wrapping_add(1);
+            cx.count(Counter::TxMessages);
+            cx.count(Counter::RendezvousMessages);
+            let bytes = message.work.length_bytes;
+            cx.io.complete_send(cx.vi, Status::OK, bytes);
+            cx.io.peer_has_handled(cx.vi, self.next_msg_id);
+        }
+        cx.io.resume(cx.vi);
+    }
+
     /// Resumes the send queue if a descriptor was deferred.
     pub(crate) fn resume_deferred<I: EngineIo>(&mut self, cx: &mut Context<'_, I>) {
         if core::mem::take(&mut self.in_flight.deferred) {
@@ -131,6 +168,10 @@ impl TxStream {
         at: usize,
         mut status: Status,
     ) {
+        if self.rendezvous.waits {
+            // Before the program gets the buffer back.
+            cx.io.end_access(cx.vi);
+        }
         for _ in 0..at {
             let Some(entry) = self.in_flight.pop() else {
                 break;

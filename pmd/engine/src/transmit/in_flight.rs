@@ -30,6 +30,23 @@ pub(crate) struct InFlightSend {
     pub(crate) placed_bytes: u32,
 }
 
+/// Sends of at least this length are copied by the peer, which receives them sooner than in frames.
+pub(super) const RENDEZVOUS_MIN_BYTES: u32 = 4 * 1024;
+/// The same, if others are queued behind it. Frames of several messages are written and read at the same time, so that
+/// more short messages fit into a second.
+pub(super) const RENDEZVOUS_MIN_BYTES_OF_MANY: u32 = 32 * 1024;
+/// How many long sends go in frames from a declined one on: the peer may never be able to map the memory.
+pub(super) const SENDS_AFTER_DECLINE: u32 = 1000;
+
+/// State of the sends of a connection that the peer copies from memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rendezvous {
+    /// The message that is being sent waits for the response to its request, and nothing else is in flight.
+    pub(super) waits: bool,
+    /// How many long sends go in frames before the next request.
+    pub(super) pause: u32,
+}
+
 /// The descriptors of a VI that are in flight, oldest first. Allocates at construction only.
 #[derive(Debug)]
 pub(crate) struct InFlight {

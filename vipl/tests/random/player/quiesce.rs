@@ -7,7 +7,7 @@ use std::time::Instant;
 use vi_types::QueueKind;
 use vipl::{MemoryHandle, PtagHandle, ViHandle, ViState, provider as vip};
 
-use super::{Checked, DIRECT, Player, TIMEOUT};
+use super::{Checked, DIRECT, Player, RENDEZVOUS, TIMEOUT};
 use crate::arena::Arena;
 use crate::model::{AsyncError, State, Verdict, completion_matches};
 use crate::oracle::Violation;
@@ -290,6 +290,9 @@ impl Player {
         }
         if counters.iter().any(counted("direct_messages")) {
             self.count(DIRECT.into());
+        }
+        if counters.iter().any(counted("rendezvous_messages")) {
+            self.count(RENDEZVOUS.into());
         }
         let of_end = |end: usize| move |(_, cq): &(&u64, &crate::model::CqFacts)| cq.end == end;
         let cqs: Vec<u64> = self

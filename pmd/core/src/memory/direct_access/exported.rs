@@ -28,8 +28,6 @@ use crate::sys::random_bytes;
 const SPINS: u32 = 1 << 10;
 /// Turns of waiting between two system calls that look whether the other process runs.
 const YIELDS_BETWEEN_CHECKS: u32 = 1 << 10;
-/// Rights in a grant for which other stations access a region.
-const RDMA: u64 = (RDMA_WRITE | RDMA_READ) as u64;
 
 /// Bit of an entry of `/proc/PID/pagemap`: a page of a file, or of shared memory.
 const PAGE_OF_FILE: u64 = 1 << 61;
@@ -166,9 +164,7 @@ impl ExportedMemory {
         shared.grant.store(vi.tag.0 | rights, Ordering::Relaxed);
         let max_bytes = &shared.max_transfer_bytes;
         max_bytes.store(vi.max_transfer_bytes, Ordering::Relaxed);
-        let word = connection(vi.handle, vi.peer);
-        // Release, partner: the Acquire load in `SharedVi::tag_for`.
-        shared.connection.store(word, Ordering::Release);
+        shared.connection.open(connection(vi.handle, vi.peer));
     }
 
     /// Ends the access of the peer of a VI to memory through it. Waits some microseconds for an access that has begun;
@@ -177,12 +173,10 @@ impl ExportedMemory {
         let Some(shared) = self.table.vi(index) else {
             return;
         };
-        let word = shared.connection.swap(0, Ordering::Relaxed);
+        let word = shared.connection.close();
         if word == 0 {
             return;
         }
-        // SeqCst, partner: the fence in `Gate::open`.
-        fence(Ordering::SeqCst);
         let slot = (word >> 32) & 0xFF;
         let gate = self.table.gate(slot as usize);
         let Some(access) = gate.observe() else {
@@ -231,7 +225,23 @@ impl ExportedMemory {
         Some(u64::from_ne_bytes(entry) & PAGE_OF_FILE != 0)
     }
 
-    /// Adds a region, if peers may access it.
+    /// Returns whether a region is in the table: other stations may be able to map it.
+    #[inline]
+    pub fn lists(&self, handle: u32) -> bool {
+        self.region(handle)
+            .is_some_and(|region| region.entry.still_has(handle))
+    }
+
+    /// Returns the entry of a region; `None` also if none was ever added in its page of the table, whose memory is then
+    /// not reserved.
+    #[inline]
+    fn region(&self, handle: u32) -> Option<&SharedRegion> {
+        let page = self.table.region_at(handle) / PAGE_BYTES as usize;
+        let is_reserved = self.reserved.get(page)?.load(Ordering::Relaxed);
+        self.table.region(handle).filter(|_| is_reserved)
+    }
+
+    /// Adds a region. Other stations access it by its rights, or copy from it what this station sends them.
     pub(in crate::memory) fn publish(
         &self,
         handle: u32,
@@ -239,7 +249,7 @@ impl ExportedMemory {
         range: (u64, u64),
         pages: &SharablePages,
     ) {
-        let Some(region) = self.table.region(handle).filter(|_| grant & RDMA != 0) else {
+        let Some(region) = self.table.region(handle) else {
             return;
         };
         // Without memory for its entry it is accessed in frames.
@@ -282,7 +292,7 @@ impl ExportedMemory {
 
     /// Returns a region that was added, and its tag and rights.
     fn published(&self, handle: u32) -> Option<(&SharedRegion, u64)> {
-        let region = self.table.region(handle)?;
+        let region = self.region(handle)?;
         let view = region.entry.view(handle)?;
         Some((region, view.grant()))
     }

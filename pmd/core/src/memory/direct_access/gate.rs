@@ -1,4 +1,5 @@
-//! Shows the owner of memory that another station accesses it.
+//! What the owner of memory and a station that accesses it tell each other: that an access is in progress, and through
+//! which connection.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -84,5 +85,46 @@ impl Gate {
     pub(crate) fn has_ended(&self, observed: Observed) -> bool {
         // Acquire, partner: the Release store in `close`.
         self.changes.load(Ordering::Acquire) != observed.changes
+    }
+}
+
+/// The connection of a VI in the table of its station: a word that both sides know, 0 without one.
+#[derive(Debug)]
+pub(crate) struct ConnectionWord(AtomicU64);
+
+impl ConnectionWord {
+    #[cfg(loom)]
+    pub(crate) fn new(connection: u64) -> Self {
+        Self(AtomicU64::new(connection))
+    }
+
+    /// Lets the peer access memory; what it has to see was written before.
+    pub(crate) fn open(&self, connection: u64) {
+        // Release, partner: the Acquire load in `is`.
+        self.0.store(connection, Ordering::Release);
+    }
+
+    /// Ends the access of the peer; returns the connection. Accesses that have begun may be in progress.
+    pub(crate) fn close(&self) -> u64 {
+        let connection = self.0.swap(0, Ordering::Relaxed);
+        // SeqCst, partner: the fence in `Gate::open`, and the Acquire fence in `is_still`.
+        fence(Ordering::SeqCst);
+        connection
+    }
+
+    /// Returns whether this connection may be used.
+    #[inline]
+    pub(crate) fn is(&self, connection: u64) -> bool {
+        // Acquire, partner: the Release store in `open`.
+        self.0.load(Ordering::Acquire) == connection
+    }
+
+    /// Returns whether this connection could be used until now: nothing that was read before was written after its end.
+    #[inline]
+    pub(crate) fn is_still(&self, connection: u64) -> bool {
+        // Acquire fence, partner: the SeqCst fence in `close`: who has read a byte that was written after it sees that the
+        // connection has ended.
+        fence(Ordering::Acquire);
+        self.0.load(Ordering::Relaxed) == connection
     }
 }

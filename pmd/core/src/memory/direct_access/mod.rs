@@ -4,7 +4,7 @@
 //! map. Each station exports a table ([`ExportedMemory`]) of its regions and connected VIs, in a file too. A station
 //! that carries out an RDMA operation looks the region up in the table of the other one ([`PeerMemory`]), with the same
 //! rules as for frames, and copies. What it may not or cannot access, it sends in frames, so that there is one place
-//! for every error.
+//! for every error. A station that receives a long send copies it from the region of the sender, whatever its rights.
 //!
 //! ```text
 //! exported table:  | header | gate of each station slot | VIs | regions |
@@ -32,7 +32,7 @@ use pmd_port::mapping::Mapping;
 
 use super::table::{RDMA_READ, RDMA_WRITE, RegionEntry, RegionView};
 use super::{Access, TagCheck};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 mod exported;
 mod gate;
@@ -42,7 +42,7 @@ mod tests;
 
 pub(super) use exported::SharablePages;
 pub use exported::{ExportedMemory, Revoked, VisibleVi};
-use gate::Gate;
+use gate::{ConnectionWord, Gate};
 pub use peer::{DirectAccess, MappedFile, PeerMemory, PeerVi};
 
 /// How long a deregistration waits for an access of another station: a copy of at most [`PART_BYTES`], by a process that
@@ -63,7 +63,7 @@ impl fmt::Display for AccessInProgress {
 }
 
 /// At the beginning of a table; the last byte is the version of its layout.
-const MAGIC: u64 = u64::from_be_bytes(*b"VIMEMOR\x01");
+const MAGIC: u64 = u64::from_be_bytes(*b"VIMEMOR\x02");
 /// Station slots of a segment.
 const SLOTS: usize = 256;
 /// Bits per word of the set of stations that have mapped a table.
@@ -89,7 +89,7 @@ struct TableHeader {
 #[repr(C, align(32))]
 struct SharedVi {
     /// [`VisibleVi::connection`]; 0 while the peer may not access memory through this VI.
-    connection: AtomicU64,
+    connection: ConnectionWord,
     /// The protection tag, and in the low bits the rights of the peer, as in the grant of a region.
     grant: AtomicU64,
     max_transfer_bytes: AtomicU32,
@@ -111,23 +111,22 @@ impl SharedVi {
     /// Returns the tag of the VI, if this connection may be used for such an access.
     #[inline]
     fn tag_for(&self, connection: u64, bytes: u32, access: Access) -> Option<TagCheck> {
-        // Acquire, partner: the Release store in `ExportedMemory::open_vi`.
-        if self.connection.load(Ordering::Acquire) != connection {
+        if !self.connection.is(connection) {
             return None;
         }
         let grant = self.grant.load(Ordering::Relaxed);
-        let right = if access == Access::RemoteRead {
-            RDMA_READ
-        } else {
-            RDMA_WRITE
+        let rights = match access {
+            Access::RemoteRead => RDMA_READ,
+            Access::RemoteWrite | Access::Write => RDMA_WRITE,
+            // What the owner sends.
+            Access::Read => 0,
         };
         let max_bytes = self.max_transfer_bytes.load(Ordering::Relaxed);
-        // Acquire fence, partner: the Release fence in `ExportedMemory::open_vi`: the values are not those of a later
+        // Its fence is also the partner of the Release fence in `ExportedMemory::open_vi`: the values are not those of a later
         // connection.
-        fence(Ordering::Acquire);
-        let allowed = grant & u64::from(right) != 0
+        let allowed = grant & u64::from(rights) == u64::from(rights)
             && bytes <= max_bytes
-            && self.connection.load(Ordering::Relaxed) == connection;
+            && self.connection.is_still(connection);
         allowed.then_some(TagCheck(grant & !RIGHTS))
     }
 }

@@ -197,6 +197,13 @@ impl PeerMemory {
         region.is_some_and(|region| region.entry.still_has(handle))
     }
 
+    /// Returns whether the connection of a VI has not ended, on either side.
+    pub fn is_connected(&self, vi: PeerVi) -> bool {
+        let shared = self.table.vi(vi.index);
+        shared.is_some_and(|shared| shared.connection.is(vi.connection))
+            && self.own.is_marked_live(self.slot, self.generation)
+    }
+
     /// Begins an access to `bytes` bytes of a region at the offset of a message of `message_bytes`, which starts at
     /// `address`, through a VI. `None`: not allowed, or not possible. A file of the station is mapped at the first
     /// access to it, by system calls.
@@ -229,6 +236,8 @@ impl PeerMemory {
                         gate: self.table.gate(self.own.slot()),
                         map: &file.map,
                         at: start + u64::from(offset_bytes),
+                        table: &self.table,
+                        vi,
                     });
                 }
                 Found::Refused => {
@@ -350,6 +359,8 @@ pub struct DirectAccess<'a> {
     gate: &'a Gate,
     map: &'a Mapping,
     at: u64,
+    table: &'a Table,
+    vi: PeerVi,
 }
 
 impl DirectAccess<'_> {
@@ -370,6 +381,15 @@ impl DirectAccess<'_> {
     #[inline]
     pub fn finish(self) -> bool {
         !self.map.is_lost()
+    }
+
+    /// As [`Self::finish`], of bytes that the station sends: returns false as well if the connection has ended meanwhile, since
+    /// the station may then have written others.
+    #[inline]
+    pub fn finish_send(self) -> bool {
+        let vi = self.table.vi(self.vi.index);
+        let is_open = vi.is_some_and(|vi| vi.connection.is_still(self.vi.connection));
+        is_open && self.finish()
     }
 }
 

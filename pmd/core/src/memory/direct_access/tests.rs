@@ -308,6 +308,32 @@ fn access_ends_with_the_right_the_connection_and_the_station() {
 }
 
 #[test]
+fn send_is_not_taken_after_the_connection_has_ended() {
+    let (owner, user) = stations("send");
+    let memory = SharedMemory::allocate(4096).unwrap();
+    let no_rights = RegionAttributes {
+        rdma_write: false,
+        rdma_read: false,
+        ..all_rights()
+    };
+    let handle = owner.register(&memory, no_rights);
+    let mut peer = user.open(&owner);
+    let remote = (address(&memory), handle);
+    let mut begin = |access| {
+        let begun = peer.access(user.peer_vi(), remote, 8, (0, 8), access);
+        begun.is_some_and(|begun| {
+            owner.exported().close_vi(VI);
+            begun.finish_send()
+        })
+    };
+    assert!(!begin(Access::RemoteRead) && !begin(Access::RemoteWrite));
+    assert!(!begin(Access::Read), "the connection has ended");
+    owner.connect(&user);
+    let begun = peer.access(user.peer_vi(), remote, 8, (0, 8), Access::Read);
+    assert!(begun.is_some_and(DirectAccess::finish_send));
+}
+
+#[test]
 fn station_that_has_left_accesses_nothing() {
     let (owner, user) = stations("left");
     let memory = SharedMemory::allocate(4096).unwrap();

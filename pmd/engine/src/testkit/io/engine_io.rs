@@ -7,7 +7,7 @@ use fcvi_frame::frame::{FrameHeader, Payload};
 use vi_types::{Completion, Operation, QueueIo, SendWork, ViIndex};
 
 use super::{Receive, Send, TestIo};
-use crate::{DataFrame, Direct, DirectConnection, EngineIo, Moved, Transmit};
+use crate::{CopyResult, DataFrame, Direct, DirectConnection, EngineIo, Moved, Transmit};
 
 impl EngineIo for TestIo {
     fn transmit_data(&mut self, vi: ViIndex, frame: DataFrame<'_>, payload_bytes: u32) -> Transmit {
@@ -132,6 +132,59 @@ impl EngineIo for TestIo {
         _memory: Payload<'_>,
     ) -> bool {
         self.access_directly(vi, work, sent, (0, work.length_bytes)) == Direct::Copied
+    }
+
+    fn has_later_send(&mut self, vi: ViIndex) -> bool {
+        let queues = self.vi(vi);
+        queues.sends.len() > queues.in_flight + 1
+    }
+
+    fn rendezvous_source(&mut self, vi: ViIndex) -> Option<(u64, u32)> {
+        let queues = self.vi(vi);
+        assert!(queues.in_flight < queues.sends.len(), "a send");
+        self.own_source
+    }
+
+    fn can_copy_from_peer(
+        &mut self,
+        vi: ViIndex,
+        (address, handle): (u64, u32),
+        message_bytes: u32,
+    ) -> bool {
+        let receives = &mut self.vi(vi).receives;
+        let receive = receives.iter_mut().find(|receive| !receive.claimed);
+        let has_room = receive.is_some_and(|receive| {
+            receive.fault.is_ok() && receive.capacity_bytes >= message_bytes
+        });
+        has_room && self.peer_source_is_mapped && self.holds(address, handle, message_bytes)
+    }
+
+    fn copy_from_peer(
+        &mut self,
+        vi: ViIndex,
+        source: (u64, u32),
+        message_bytes: u32,
+        (offset_bytes, bytes): (u32, u32),
+    ) -> CopyResult {
+        assert!(bytes > 0 && offset_bytes + bytes <= message_bytes);
+        if !self.peer_source_is_mapped {
+            return CopyResult::ConnectionEnded;
+        }
+        let Some(payload) = self.readable(source, offset_bytes, bytes) else {
+            return CopyResult::RemoteInvalid;
+        };
+        self.copied
+            .push((source.0 + u64::from(offset_bytes), bytes));
+        if self.place_receive(vi, 0, offset_bytes, &payload) {
+            CopyResult::Copied
+        } else {
+            CopyResult::LocalInvalid
+        }
+    }
+
+    fn end_access(&mut self, vi: ViIndex) {
+        let events = self.vi(vi).log.len();
+        self.access_ends.push(events);
     }
 
     fn move_message(

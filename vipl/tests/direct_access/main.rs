@@ -1,6 +1,9 @@
 //! RDMA writes and reads between two stations of a segment without frames: same effects, errors and order as in frames.
 
+#[path = "../common/mod.rs"]
 mod common;
+
+mod sends;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
