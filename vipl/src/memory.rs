@@ -66,10 +66,14 @@ unsafe impl Send for RegionShared {}
 // SAFETY: as above; a shared reference gives the address, never the bytes.
 unsafe impl Sync for RegionShared {}
 
+/// Regions of at least this length on a NIC of a segment are memory that other programs can map: each needs a file
+/// descriptor.
+const MIN_SHARED_BYTES: usize = 64 << 10;
+
 impl RegionShared {
     /// Allocates zeroed whole pages and registers `len_bytes` of them. The pages are memory that other processes can map
     /// if that is of use, and if such memory can be allocated: for an attached NIC all, for a NIC of a segment those
-    /// that peers may access.
+    /// that peers may access or from which they copy sends.
     pub(crate) fn allocate(
         nic: Arc<NicShared>,
         ptag: &Ptag,
@@ -92,7 +96,8 @@ impl RegionShared {
             let handle = register(&pages)?;
             Ok((pages, handle))
         };
-        let is_shared = nic.is_attached() || nic.exports_memory() && (access.write || access.read);
+        let is_for_peers = access.write || access.read || len_bytes >= MIN_SHARED_BYTES;
+        let is_shared = nic.is_attached() || nic.exports_memory() && is_for_peers;
         let (pages, handle) = if is_shared && len_bytes > 0 {
             let shared = Pages::shared(len_bytes).ok_or(VipError::ErrorResource);
             match shared.and_then(|pages| Ok((register(&pages)?, pages))) {

@@ -4,7 +4,7 @@ use vi_core::descriptor::DataSegment;
 use vi_types::status;
 use vipl::{MemoryHandle, ReliabilityLevel, ViAttributes, ViState, provider as vip};
 
-use super::{FILES, RELIABLE_DELIVERY, SERVICE, config_of};
+use super::{FILES, RELIABLE_DELIVERY, SERVICE, config_of, stations};
 use crate::common::raw::{PAGE_BYTES, Pages, RawEndpoint, address, attributes, connect, segment};
 use crate::common::{
     RELIABLE, SecondProcess, WAIT, counter, is_child, pattern, retry_accept, retry_no_match,
@@ -119,6 +119,20 @@ fn send_whose_memory_the_receiver_cannot_map_is_in_frames() {
         assert_eq!(of(&client, "rendezvous_messages"), 1);
         assert_eq!(of(&client, "rendezvous_declined"), 1);
         vip::deregister_mem(client.nic, other.at(0), handle).unwrap();
+    }
+}
+
+#[test]
+fn regions_of_the_library_are_memory_that_the_receiver_can_map() {
+    let (client, server) = stations(RELIABLE_DELIVERY, FILES);
+    // Buffers of a region each, of 64 KiB and one byte less.
+    for (len, copied) in [(65_535, 0), (65_536, 1)] {
+        server.post_receives(1, len);
+        let bytes = pattern(1, len);
+        client.send_bytes(&bytes);
+        server.expect_message(&bytes);
+        let messages = counter(client.nic.handle(), "rendezvous_messages");
+        assert_eq!(messages, copied, "{len} bytes");
     }
 }
 
