@@ -51,6 +51,7 @@ const F_CTL: WordField = field(FC + fc::F_CTL, 3);
 const SEQ_ID: WordField = field(FC + fc::SEQ_ID, 1);
 const SEQ_CNT: WordField = field(FC + fc::SEQ_CNT, 2);
 const OX_ID: WordField = field(FC + fc::OX_ID, 2);
+const RX_ID: WordField = field(FC + fc::RX_ID, 2);
 const RELATIVE_OFFSET: WordField = field(FC + fc::PARAMETER, 4);
 const FLAGS: WordField = field(DEVICE + device_header::FLAGS, 1);
 const MSG_ID: WordField = field(DEVICE + device_header::MSG_ID, 4);
@@ -160,6 +161,14 @@ impl HeaderTemplate {
             start,
             words,
             bytes: header.bytes(),
+        }
+    }
+
+    /// Replaces RX_ID.
+    #[inline]
+    pub fn set_rx_id(&mut self, rx_id: u16) {
+        if let Some(word) = self.words.get_mut(RX_ID.word) {
+            *word = *word & !RX_ID.mask | RX_ID.bits(rx_id);
         }
     }
 

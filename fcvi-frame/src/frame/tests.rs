@@ -378,7 +378,8 @@ proptest! {
         with_device: bool,
     ) {
         let device = base.device.filter(|_| with_device);
-        let template = HeaderTemplate::new(&FrameHeader { device, ..base });
+        let mut template = HeaderTemplate::new(&FrameHeader { device, ..base });
+        template.set_rx_id(wanted.fc.rx_id);
         let changes = wanted.device.unwrap();
         let expected = FrameHeader {
             sof: wanted.sof,
@@ -387,6 +388,7 @@ proptest! {
                 seq_id: wanted.fc.seq_id,
                 seq_cnt: wanted.fc.seq_cnt,
                 ox_id: wanted.fc.ox_id,
+                rx_id: wanted.fc.rx_id,
                 parameter: wanted.fc.parameter,
                 ..base.fc
             },

@@ -13,10 +13,10 @@ use std::collections::VecDeque;
 
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::ethernet::MacAddress;
-use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId};
+use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RX_ID_UNASSIGNED};
 use fcvi_frame::fcoe::Sof;
 use fcvi_frame::flags::message_response;
-use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
+use fcvi_frame::frame::{FrameHeader, HeaderTemplate, Payload, PerFrame};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
@@ -102,6 +102,9 @@ impl ReadJob {
 pub(crate) struct Responses {
     /// N_Port_ID and handle of the peer.
     peer: (NPortId, u32),
+    /// Headers of the responses to sends and to writes.
+    send_response: HeaderTemplate,
+    write_response: HeaderTemplate,
     /// Payload bytes of each frame of a read's data, unless it is the last one.
     payload_bytes: u32,
     /// There is something to send.
@@ -137,8 +140,11 @@ impl Responses {
             ReliabilityLevel::ReliableDelivery => (1, reads),
             ReliabilityLevel::ReliableReception => (MAX_UNANSWERED as usize, reads),
         };
+        let template = |opcode| message_template(config.n_port_id, peer, opcode, RX_ID_UNASSIGNED);
         Self {
             peer,
+            send_response: template(Opcode::SendResponse),
+            write_response: template(Opcode::WriteResponse),
             payload_bytes,
             pending: false,
             queued: VecDeque::with_capacity(responses),
@@ -326,17 +332,26 @@ impl Responses {
 
     /// Sends a response. Returns false if the port had no room.
     fn send<I: EngineIo>(
-        &self,
+        &mut self,
         cx: &mut Context<'_, I>,
         response: &Response,
         refused: Option<MessageReason>,
     ) -> bool {
-        let mut header = self.header(cx.port, response);
-        if let (Some(device), Some(reason)) = (header.device.as_mut(), refused) {
-            device.flags = message_response::ERROR;
-            device.parameter = reason.to_parameter();
-        }
-        let sent = cx.io.transmit_control(&header, &[]) == Transmit::Sent;
+        let transmit = match (response.opcode, refused) {
+            (Opcode::SendResponse, None) => send_by_template(cx, &mut self.send_response, response),
+            (Opcode::WriteResponse, None) => {
+                send_by_template(cx, &mut self.write_response, response)
+            }
+            _ => {
+                let mut header = self.header(cx.port, response);
+                if let (Some(device), Some(reason)) = (header.device.as_mut(), refused) {
+                    device.flags = message_response::ERROR;
+                    device.parameter = reason.to_parameter();
+                }
+                cx.io.transmit_control(&header, &[])
+            }
+        };
+        let sent = transmit == Transmit::Sent;
         if sent {
             cx.count(Counter::TxResponses);
         }
@@ -533,6 +548,21 @@ impl Responses {
     }
 }
 
+/// Sends a response without error, with the header of its kind.
+fn send_by_template<I: EngineIo>(
+    cx: &mut Context<'_, I>,
+    template: &mut HeaderTemplate,
+    response: &Response,
+) -> Transmit {
+    template.set_rx_id(response.at.rx_id);
+    let frame = DataFrame {
+        template,
+        per_frame: &reply_frame(response.at, response.msg_id, response.flags),
+        last: true,
+    };
+    cx.io.transmit_payload(frame, Payload::EMPTY)
+}
+
 /// Returns the per-frame fields of one frame of a read's data [FCVI P-3].
 fn read_frame(job: &ReadJob, payload_bytes: u32, last: bool) -> PerFrame {
     let (f_ctl, flags) = if last {
@@ -545,12 +575,23 @@ fn read_frame(job: &ReadJob, payload_bytes: u32, last: bool) -> PerFrame {
     PerFrame {
         sof: if job.has_begun() { Sof::N3 } else { Sof::I3 },
         f_ctl: f_ctl.union(FCtl::RELATIVE_OFFSET),
-        seq_id: job.at.seq_id,
         seq_cnt: job.next_seq_cnt,
-        ox_id: job.at.ox_id,
         relative_offset: job.sent_bytes,
+        ..reply_frame(job.at, job.msg_id, flags)
+    }
+}
+
+/// Returns the per-frame fields of a reply in one frame.
+fn reply_frame(at: Sequence, msg_id: u32, flags: u8) -> PerFrame {
+    PerFrame {
+        sof: Sof::I3,
+        f_ctl: profile::F_CTL_FINAL_REPLY,
+        seq_id: at.seq_id,
+        seq_cnt: at.seq_cnt,
+        ox_id: at.ox_id,
+        relative_offset: 0,
         flags,
-        msg_id: job.msg_id,
+        msg_id,
         fcvi_parameter: 0,
         rmt_va: 0,
         rmt_va_handle: 0,
