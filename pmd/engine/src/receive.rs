@@ -79,10 +79,10 @@ impl Endpoint {
             return self.receive_recovered(cx, frame, iu);
         }
         if self.rx.reassembly.is_next_in_one_frame(frame, iu)
-            && let Some((rx, _)) = self.connected_streams(cx)
-            && receive_in_one_step(rx, cx, iu)
+            && let Some(streams) = self.connected_streams(cx)
+            && let Some(received) = receive_in_one_step(streams, cx, frame, iu)
         {
-            return Ok(());
+            return received;
         }
         match self.rx.reassembly.accept(&Run::of(frame, iu)) {
             Accepted::Duplicate(counter) | Accepted::Unexpected(counter) => {
