@@ -44,6 +44,12 @@ const PROGRAM_STEPS: usize = 250;
 /// Steps of a run, unless set in the environment.
 const RUN_STEPS: usize = 10_000;
 
+/// Returns whether endpoints access each other's memory without frames.
+fn can_be_direct() -> bool {
+    let is_elsewhere = common::is_over_tcp() || common::is_in_frames();
+    !is_elsewhere && !arena::is_private()
+}
+
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable)
         .ok()
@@ -165,10 +171,8 @@ fn random_programs_conform_to_the_rules() {
         for what in REACHED.into_iter().chain([found]) {
             assert!(reached.contains_key(what), "never reached: {what}");
         }
-        let is_elsewhere = common::is_over_tcp() || common::is_in_frames();
-        let can_be_direct = !is_elsewhere && !arena::is_private();
         for what in [DIRECT, RENDEZVOUS] {
-            assert_eq!(reached.contains_key(what), can_be_direct, "{what}");
+            assert_eq!(reached.contains_key(what), can_be_direct(), "{what}");
         }
     }
 }

@@ -39,13 +39,30 @@ impl State {
         }
     }
 
-    /// Processes the oldest descriptor that is not in flight, if it may be processed.
-    pub(super) fn send_one(&self, tables: &Tables, vi: u64) -> Option<State> {
+    /// Returns whether the peer may copy a send from memory: then it completes with the response at Reliable Delivery too,
+    /// and is not received if its sender leaves the connection before.
+    fn may_be_copied(tables: &Tables, vi: u64, posted: &Posted) -> bool {
+        let is_long_send = posted.operation == 0
+            && u64::from(posted.length_bytes) >= tables.limits.copied_from_bytes;
+        is_long_send && Self::reliable(tables, vi)
+    }
+
+    /// Returns whether a VI has such a send without a response.
+    pub(super) fn has_uncopied_send(&self, tables: &Tables, vi: u64) -> bool {
+        let mut in_flight = self.vis[&vi].send.in_flight();
+        in_flight
+            .any(|item| item.ready.is_none() && Self::may_be_copied(tables, vi, &item.posted.0))
+    }
+
+    /// Processes the oldest descriptor that is not in flight, if it may be processed: returns each state that this leads to.
+    pub(super) fn send_one(&self, tables: &Tables, vi: u64) -> Vec<State> {
         let queue = &self.vis[&vi].send;
-        let posted = Rc::clone(queue.next_unsent()?);
+        let Some(posted) = queue.next_unsent().map(Rc::clone) else {
+            return Vec::new();
+        };
         let reading = queue.in_flight().any(|item| item.posted.0.is_read());
         if posted.fence && reading {
-            return None;
+            return Vec::new();
         }
         let mut state = self.clone();
         let alone = queue.in_flight().next().is_none();
@@ -53,25 +70,44 @@ impl State {
         if faults != 0 {
             if !alone {
                 // It completes after those in flight; nothing behind it is processed.
-                return None;
+                return Vec::new();
             }
             let completion = failed(faults, posted.completed_operation(), QueueKind::Send);
             state.complete_one(tables, vi, QueueKind::Send, completion);
             state.break_reliable(tables, vi);
-            return Some(state);
+            return vec![state];
         }
         state.transmit(vi, Transit::Message(Bytes(Rc::clone(&posted))));
         let waits = posted.is_read() || Self::reception(tables, vi);
+        let mut states = Vec::new();
+        if !waits && Self::may_be_copied(tables, vi, &posted) {
+            states.push(state.clone().sent(vi, &posted, true));
+        }
         if alone && !waits {
             // Completes when all bytes are transmitted, without a response.
             state.complete_one(tables, vi, QueueKind::Send, succeeded(&posted));
-            return Some(state);
+            states.push(state);
+        } else {
+            states.push(state.sent(vi, &posted, waits));
         }
-        if let Some(item) = state.vi_mut(vi).send.pending_mut(posted.id) {
+        states
+    }
+
+    /// Puts a descriptor in flight, to wait for its response or for those before it.
+    fn sent(mut self, vi: u64, posted: &Rc<Posted>, waits: bool) -> State {
+        if let Some(item) = self.vi_mut(vi).send.pending_mut(posted.id) {
             item.sent = true;
-            item.ready = (!waits).then(|| succeeded(&posted));
+            item.ready = (!waits).then(|| succeeded(posted));
         }
-        Some(state)
+        self
+    }
+
+    /// Sends a response to a message that was received.
+    pub(super) fn respond_received(&mut self, tables: &Tables, vi: u64, message: &Posted) {
+        if Self::reception(tables, vi) || Self::may_be_copied(tables, vi, message) {
+            let (id, errors) = (message.id, 0);
+            self.transmit(vi, Transit::Response { id, errors });
+        }
     }
 
     /// Sends a response to a message, at Reliable Reception.

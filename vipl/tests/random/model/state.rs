@@ -165,7 +165,8 @@ pub(crate) enum Transit {
 pub(crate) struct Connection {
     pub(crate) vis: [u64; 2],
     pub(crate) in_transit: [VecDeque<Transit>; 2],
-    /// The NIC of the peer was closed: items except the disconnect may be lost.
+    /// The NIC of the peer was closed, or the peer left before a send of it was copied: items except the disconnect may be
+    /// lost.
     pub(crate) is_lossy: [bool; 2],
 }
 

@@ -6,6 +6,7 @@ use pmd::config::NicConfig;
 use vipl::{NicAttributes, ViAttributes};
 
 use super::peers::PeerRequest;
+use crate::can_be_direct;
 
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
@@ -64,6 +65,8 @@ pub(crate) struct Limits {
     pub(crate) rdma_read_levels: u16,
     /// A message of at most this length is placed as a whole or not at all.
     pub(crate) whole_bytes: u64,
+    /// Sends of at least this length may be copied by the peer from memory.
+    pub(crate) copied_from_bytes: u64,
     /// Hosts that are not configured are discovered.
     pub(crate) discovers: bool,
     /// Maximum of pending notify handlers of a queue.
@@ -86,6 +89,7 @@ impl Limits {
             rdma_read_levels: attributes.rdma_read_support,
             // A TCP stream may end at any byte.
             whole_bytes: if in_frames { attributes.native_mtu } else { 0 },
+            copied_from_bytes: if can_be_direct() { 4096 } else { u64::MAX },
             discovers: in_frames,
             notifies: config.limits.max_notifies_per_queue as usize,
         }

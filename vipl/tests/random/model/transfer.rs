@@ -140,11 +140,13 @@ impl State {
         let Some(connection) = self.vi_mut(vi).connection.take() else {
             return;
         };
+        let has_uncopied_send = self.has_uncopied_send(tables, vi);
         let Some(found) = self.connections.get_mut(&connection) else {
             return;
         };
         let to = usize::from(found.vis[0] == vi);
         found.in_transit[to].push_back(Transit::Disconnect);
+        found.is_lossy[to] |= has_uncopied_send;
         // Items in transit to this VI are dropped.
         self.drop_in_transit(tables, connection, 1 - to);
         self.vi_mut(vi).pending_reads.clear();
@@ -278,10 +280,10 @@ impl State {
             operation: posted.completed_operation(),
             immediate: message.0.immediate,
             length_bytes: Some(message.0.length_bytes),
-            placed: Some(message),
+            placed: Some(message.clone()),
             lost: false,
         };
-        self.respond(tables, vi, id, 0);
+        self.respond_received(tables, vi, &message.0);
         self.complete_one(tables, vi, QueueKind::Receive, completion);
     }
 
