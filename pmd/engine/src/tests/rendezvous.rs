@@ -367,6 +367,24 @@ fn disconnect_of_either_side_flushes_the_send() {
 }
 
 #[test]
+fn copy_that_the_peer_has_ended_fails_if_no_disconnect_comes() {
+    for level in [RD, RR] {
+        let (mut net, a, b) = pair(level);
+        let rx = net.post_receive(SERVER, b, 2 * PART as u32);
+        net.post(CLIENT, a, send(2 * PART));
+        deliver(&mut net);
+        net.nodes[SERVER].io.peer_source_is_mapped = false;
+        settle(&mut net);
+        assert_eq!(net.log(SERVER, b), [], "it waits for the disconnect");
+        net.advance(3 * S);
+        let log = without_partial_data(net.log(SERVER, b));
+        let incomplete = Status::TRANSPORT.with(Status::PARTIAL);
+        assert_eq!(log.first(), Some(&receive_failed(rx, incomplete)));
+        assert_no_open_exchange(&net);
+    }
+}
+
+#[test]
 fn access_ends_before_a_send_fails() {
     let (mut net, a, b) = pair(RR);
     net.post_receive(SERVER, b, PART as u32);

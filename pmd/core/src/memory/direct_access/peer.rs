@@ -197,7 +197,7 @@ impl PeerMemory {
         region.is_some_and(|region| region.entry.still_has(handle))
     }
 
-    /// Returns whether the connection of a VI has not ended, on either side.
+    /// Returns whether the station is live and has not ended the connection of this VI of it.
     pub fn is_connected(&self, vi: PeerVi) -> bool {
         let shared = self.table.vi(vi.index);
         shared.is_some_and(|shared| shared.connection.is(vi.connection))
