@@ -207,8 +207,7 @@ impl Nic {
     /// child after fork(2) shares the same bytes. If the limit of open file descriptors is reached, the region is on
     /// the heap, as for any other NIC, and the process accesses it by system calls or through a bounce buffer. For a NIC
     /// of a shared-memory segment regions of at least 64 KiB are such memory, from which receivers copy long sends: create
-    /// few large ones, since each holds a file descriptor open. All pages of such memory are allocated at once, and a child
-    /// after fork(2) shares them.
+    /// few large ones, since each holds a file descriptor open.
     ///
     /// # Errors
     /// [`VipError::InvalidParameter`] for 0 bytes, [`VipError::ErrorResource`] when memory is short or a limit of the
