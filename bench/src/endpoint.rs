@@ -98,7 +98,11 @@ impl Pages {
     }
 }
 
-/// Zeroed pages, registered until they are dropped.
+/// The handle of no region.
+const NO_REGION: MemoryHandle = MemoryHandle(0);
+
+/// Zeroed pages, registered until they are dropped: for the program's own descriptors and buffers, and once more for
+/// RDMA of peers, so that only the latter has rights that can slow messages down.
 struct Memory {
     base: NonNull<u8>,
     length_bytes: usize,
@@ -106,37 +110,51 @@ struct Memory {
     pages: Option<Pages>,
     nic: NicHandle,
     handle: MemoryHandle,
+    /// The handle that peers use.
+    peer_handle: MemoryHandle,
 }
 
 impl Memory {
     fn new(nic: &Nic, bytes: usize) -> Result<Self> {
         let pages = Pages::new(nic.memory(), bytes)?;
         let base = pages.base();
-        let attributes = MemAttributes {
-            ptag: Some(nic.ptag()),
-            rdma_write: true,
-            rdma_read: true,
-        };
-        let (address, length) = (base.as_ptr() as u64, bytes.next_multiple_of(PAGE_BYTES));
-        // SAFETY: `Memory` owns the pages until it is dropped, and its drop deregisters them first.
-        let registered =
-            unsafe { provider::register_mem(nic.handle(), address, length as u64, &attributes) };
-        Ok(Self {
+        let length = bytes.next_multiple_of(PAGE_BYTES);
+        let mut memory = Self {
             base,
             length_bytes: length,
             pages: Some(pages),
             nic: nic.handle(),
-            handle: registered.map_err(|error| Error::call("VipRegisterMem", error))?,
-        })
+            handle: NO_REGION,
+            peer_handle: NO_REGION,
+        };
+        memory.handle = memory.register(nic, false)?;
+        memory.peer_handle = memory.register(nic, true)?;
+        Ok(memory)
+    }
+
+    /// Registers all pages, for RDMA of peers or not.
+    fn register(&self, nic: &Nic, for_peers: bool) -> Result<MemoryHandle> {
+        let attributes = MemAttributes {
+            ptag: Some(nic.ptag()),
+            rdma_write: for_peers,
+            rdma_read: for_peers,
+        };
+        let (address, length) = (self.base.as_ptr() as u64, self.length_bytes as u64);
+        // SAFETY: `Memory` owns the pages until it is dropped, and its drop deregisters them first.
+        let registered =
+            unsafe { provider::register_mem(nic.handle(), address, length, &attributes) };
+        registered.map_err(|error| Error::call("VipRegisterMem", error))
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
         let address = self.base.as_ptr() as u64;
-        // Memory that is still registered may still be written: leak it.
-        if provider::deregister_mem(self.nic, address, self.handle).is_err() {
-            core::mem::forget(self.pages.take());
+        for handle in [self.handle, self.peer_handle] {
+            // Memory that is still registered may still be written: leak it.
+            if handle != NO_REGION && provider::deregister_mem(self.nic, address, handle).is_err() {
+                core::mem::forget(self.pages.take());
+            }
         }
     }
 }
@@ -268,7 +286,7 @@ impl Endpoint {
     pub fn remote_memory(&self) -> RemoteMemory {
         let base = self.memory.base.as_ptr() as u64;
         RemoteMemory {
-            handle: self.memory.handle.0,
+            handle: self.memory.peer_handle.0,
             credit_address: base,
             recv_address: base + self.recv_buffers as u64,
             recv_stride_bytes: self.recv_stride as u64,
