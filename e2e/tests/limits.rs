@@ -154,7 +154,7 @@ const PROCESS_LIMITS: [ProcessLimit; 4] = [
     ProcessLimit {
         name: "fsize",
         in_use: |_| 0,
-        step: 64 * 1024,
+        step: 256 * 1024,
         steps: 4,
     },
     ProcessLimit {

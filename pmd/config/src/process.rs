@@ -38,6 +38,9 @@ table! {
         /// `process_vm_readv` and `process_vm_writev`. Without it, only memory of the library's allocator and shared
         /// mappings can be registered.
         pub foreign_memory: bool = true, value("true or false");
+        /// Short messages, of at most 4096 bytes, of the private memory of an application that are passed to the process, and
+        /// as many that are passed from it, without system calls: buffers of 4 KiB. 0: none.
+        pub inline_buffers: u32 = 64, range(0, 4096);
         /// Maximum number of attached applications. A program that attaches to two NICs counts twice.
         pub max_applications: u32 = 64, range(1, 4096);
         /// Maximum number of attached applications of one user, at most `max_applications`. Default: half of

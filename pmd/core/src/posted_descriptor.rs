@@ -350,7 +350,9 @@ fn is_valid_in(
     access: Access,
 ) -> bool {
     // The descriptor of an application's submission is in the application's memory.
-    let valid = if tag.is_client() {
+    let valid = if tag.is_client() && slot.inline_buffer() != 0 {
+        segments_valid(slot, regions, tag, access)
+    } else if tag.is_client() {
         let (valid, mapped) = find_segments(slot, regions, tag, access);
         slot.set_mapped_address(mapped);
         valid

@@ -20,7 +20,7 @@ use pmd_port::mapping::LossFlag;
 use crate::biased_lock::BiasedLock;
 use crate::descriptor::{DataSegment, control};
 use crate::memory::Access;
-use crate::memory::backing::MappedAddress;
+use crate::memory::backing::{InlineBuffer, MappedAddress};
 use crate::sync::{AtomicU32, Ordering};
 
 mod idle_slot;
@@ -36,12 +36,12 @@ pub(crate) const INLINE_SEGMENTS: usize = 4;
 /// A posted descriptor: parsed and copied once. All-zero bytes are a valid slot.
 #[derive(Default)]
 pub struct Slot {
-    /// The address of the program's descriptor; with `loss_flag`, the local address of an application's only
-    /// data segment, as found in the epoch.
+    /// The address of the program's descriptor; with `loss_flag`, the local address of an application's data, as found
+    /// in the epoch.
     pub address: u64,
     /// Remote address of an RDMA operation.
     pub remote_address: u64,
-    /// Region of the descriptor.
+    /// Region of the program's descriptor; of an application's, the number of its inline buffer.
     pub handle: u32,
     /// Control field as posted.
     pub control: u16,
@@ -59,7 +59,7 @@ pub struct Slot {
     pub status: u32,
     /// The epoch of the region table in which descriptor and segments were found valid.
     pub epoch: u32,
-    /// The loss flag of the mapping that contains an application's only data segment.
+    /// The loss flag of the mapping that contains an application's data.
     loss_flag: Option<LossFlag>,
     inline: [DataSegment; INLINE_SEGMENTS],
     /// Segments beyond [`INLINE_SEGMENTS`]. For this program's own descriptors grown once and kept for
@@ -101,12 +101,31 @@ impl Slot {
         self.loss_flag = mapped.map(|mapped| mapped.loss_flag);
     }
 
+    /// Has the data of an application's send read from an inline buffer, which contains all of it.
+    #[inline]
+    pub fn send_from(&mut self, buffer: &InlineBuffer) {
+        self.handle = buffer.number;
+        self.set_mapped_address(Some(buffer.memory));
+    }
+
+    /// Has the data of an application's receive, which is completed next, passed to it in an inline buffer.
+    #[inline]
+    pub fn receive_in(&mut self, buffer: &InlineBuffer) {
+        self.handle = buffer.number;
+    }
+
+    /// Returns the number of the inline buffer of an application's descriptor; 0 without one.
+    #[inline]
+    pub fn inline_buffer(&self) -> u32 {
+        self.handle
+    }
+
     /// Returns the local address of `bytes` bytes of an application's data from an offset on, if they
     /// were found mapped in the epoch of the slot.
     #[inline]
     pub fn mapped_address(&self, offset_bytes: u32, bytes: u32) -> Option<u64> {
         let end_bytes = offset_bytes.checked_add(bytes)?;
-        let is_mapped = end_bytes <= self.inline[0].length && !self.loss_flag?.is_lost();
+        let is_mapped = end_bytes <= self.length_bytes && !self.loss_flag?.is_lost();
         is_mapped.then_some(self.address + u64::from(offset_bytes))
     }
 

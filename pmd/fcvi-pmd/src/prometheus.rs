@@ -195,7 +195,7 @@ type ApplicationMetric = (
     fn(&crate::snapshot::ApplicationInfo) -> u64,
 );
 
-const APPLICATION_METRICS: [ApplicationMetric; 8] = [
+const APPLICATION_METRICS: [ApplicationMetric; 9] = [
     (
         Kind::Gauge,
         "application_vis",
@@ -237,6 +237,12 @@ const APPLICATION_METRICS: [ApplicationMetric; 8] = [
         "application_completed_total",
         "Descriptors completed for the application.",
         |a| a.completed,
+    ),
+    (
+        Kind::Counter,
+        "application_inline_messages_total",
+        "Short messages of private memory that were passed without system calls, sent and received.",
+        |a| a.inline_messages,
     ),
     (
         Kind::Counter,

@@ -203,6 +203,8 @@ pub struct ApplicationInfo {
     pub posted: u64,
     /// Descriptors completed for it.
     pub completed: u64,
+    /// Short messages of private memory that were passed without system calls, sent and received.
+    pub inline_messages: u64,
     /// Calls in progress.
     pub waiting: u32,
     /// Calls that failed because of a limit, and posts for which the process had no memory.

@@ -136,6 +136,7 @@ fn application(status: &ApplicationStatus, users: &UserNames) -> ApplicationInfo
         registered_bytes: status.registered_bytes,
         posted: status.posted,
         completed: status.completed,
+        inline_messages: status.inline_messages,
         waiting: status.waiting,
         refused_calls: status.refused_calls,
         quotas: status.quotas.iter().map(quota).collect(),

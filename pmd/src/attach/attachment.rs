@@ -9,6 +9,7 @@ use vi_core::cq::RingEntry;
 use vi_core::doorbell::Doorbells;
 use vi_core::events::{AsyncEvent, ErrorCode, ResourceCode};
 use vi_core::handle::RawHandle;
+use vi_core::memory::Access;
 use vi_core::memory::direct_access::MappedFile;
 use vi_core::nic_shared::NicShared;
 use vi_core::sync::Ordering;
@@ -21,8 +22,9 @@ use super::bounce_buffers;
 use super::connection_epoch::ConnectionEpoch;
 use super::control_connections::ControlConnections;
 use super::descriptor_quota::DescriptorQuota;
+use super::inline_data;
 use super::shared_queues::{
-    Completed, CompletionConsumer, CompletionEntry, OpCode, SharedQueues, Submission,
+    Completed, CompletionConsumer, CompletionEntry, OpCode, SendBuffers, SharedQueues,
     SubmissionProducer, ViId,
 };
 use crate::nic_backend::NicBackend;
@@ -32,75 +34,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 mod loss;
+mod vi_local;
+
+use vi_local::ViLocal;
 
 /// Maximum number of completion entries taken in one poll; less than the ring holds.
 const BUDGET: u32 = 256;
-
-/// State of a VI of this program.
-struct ViLocal {
-    shared: &'static ViShared,
-    /// Its handle in this program.
-    handle: u64,
-    /// Its identifier in the process.
-    remote_id: ViId,
-    send_target: CompletionTarget,
-    recv_target: CompletionTarget,
-    /// Descriptors at the heads of the send and receive queue that are submitted and not complete.
-    submitted: [u32; 2],
-    /// In the run queue.
-    queued: bool,
-    epoch: ConnectionEpoch,
-}
-
-impl ViLocal {
-    /// Submits all posted descriptors; false if the ring has no space for all of them.
-    #[inline]
-    fn submit(&mut self, submissions: &mut SubmissionProducer, queues: &SharedQueues) -> bool {
-        let shared = self.shared;
-        let [sends, receives] = &mut self.submitted;
-        for (queue, count, kind) in [
-            (&shared.recv, receives, Submission::Receive),
-            (&shared.send, sends, Submission::Send),
-        ] {
-            // SAFETY: the caller holds the backend lock; the reference ends before the next call.
-            while let Some(slot) = unsafe { queue.ahead(*count) } {
-                if kind == Submission::Send && shared.nic.regions.has_bounce_buffers() {
-                    if !submissions.has_space_for(queues, slot) {
-                        return false;
-                    }
-                    // SAFETY: likewise.
-                    unsafe {
-                        bounce_buffers::copy_to_bounce_buffers(
-                            &shared.nic.regions,
-                            shared.tag_check(),
-                            slot,
-                        )
-                    };
-                }
-                if !submissions.submit(queues, self.remote_id, kind, Some(slot)) {
-                    return false;
-                }
-                *count += 1;
-            }
-        }
-        // Acquire: partner of the Release store of the thread whose post failed.
-        if shared.broken.load(Ordering::Acquire) {
-            if !submissions.submit(queues, self.remote_id, Submission::Break, None) {
-                return false;
-            }
-            shared.broken.store(false, Ordering::Relaxed);
-            self.epoch.set_broken();
-            shared.set_state(ViState::Error);
-        }
-        true
-    }
-
-    /// The sequence number behind the last submitted receive.
-    fn receives_submitted(&self) -> u32 {
-        let [_, receives] = self.submitted;
-        self.shared.recv.sequence(receives)
-    }
-}
 
 /// The data path between this program and the datapath process, for one NIC.
 pub(crate) struct Attachment {
@@ -111,6 +50,7 @@ pub(crate) struct Attachment {
     queues: Arc<SharedQueues>,
     submissions: SubmissionProducer,
     completions: CompletionConsumer,
+    send_buffers: SendBuffers,
     /// Wakes the process.
     waker: sys::Waker,
     vis: Vec<Option<ViLocal>>,
@@ -138,6 +78,7 @@ impl Attachment {
             nic,
             descriptor_quota,
             control,
+            send_buffers: SendBuffers::new(&queues),
             queues: Arc::new(queues),
             submissions: SubmissionProducer::default(),
             completions: CompletionConsumer::default(),
@@ -178,6 +119,7 @@ impl Attachment {
                 send_target: CompletionTarget::of(send_cq, index, false),
                 recv_target: CompletionTarget::of(recv_cq, index, true),
                 submitted: [0; 2],
+                reads: 0,
                 queued: false,
                 epoch: ConnectionEpoch::default(),
             });
@@ -324,7 +266,8 @@ impl Attachment {
         let Some(local) = self.vis.get_mut(vi.0 as usize).and_then(Option::as_mut) else {
             return true;
         };
-        let all = local.submit(&mut self.submissions, &self.queues);
+        let (submissions, buffers) = (&mut self.submissions, &mut self.send_buffers);
+        let all = local.submit(submissions, buffers, &self.queues);
         if !all && !local.queued {
             local.queued = true;
             self.run.push_back(vi);
@@ -362,6 +305,14 @@ impl Attachment {
         taken > 0
     }
 
+    /// Takes all entries that are in the completion ring now.
+    pub(crate) fn take_all_completions(&mut self) {
+        let mut polls = self.queues.completions().div_ceil(BUDGET);
+        while polls > 0 && self.take_completions() {
+            polls -= 1;
+        }
+    }
+
     /// The VI with this identifier, unless it was destroyed.
     #[inline]
     fn local(&mut self, id: ViId) -> Option<&mut ViLocal> {
@@ -376,7 +327,7 @@ impl Attachment {
             return;
         };
         let has_immediate = receive && completed.status & status::IMMEDIATE != 0;
-        let ending = CompletionStatus {
+        let mut ending = CompletionStatus {
             word: completed.status,
             length_bytes: completed.length_bytes,
             immediate: has_immediate.then_some(completed.immediate),
@@ -391,12 +342,30 @@ impl Attachment {
         let tag = local.shared.tag_check();
         let (handle, shared) = (local.handle, local.shared);
         // SAFETY: the caller holds the backend lock; the reference ends here.
-        let units = unsafe { queue.head() }.map(|slot| slot.units());
+        let head = unsafe { queue.head() }.map(|slot| (slot.units(), slot.access()));
+        if !receive && head.is_some_and(|(_, access)| access == Access::Write) {
+            local.reads = local.reads.saturating_sub(1);
+        }
+        let units = head.map(|(units, _)| units);
         // Only posted descriptors count, whatever the process reports.
         if let Some((quota, units)) = self.descriptor_quota.zip(units) {
             quota.complete(units);
         }
-        if nic.regions.has_bounce_buffers() {
+        let number = completed.inline_buffer;
+        if number != 0 && !receive {
+            self.send_buffers.give_back(number, id);
+        } else if number != 0
+            && let Some(buffer) = self.queues.receive_buffer(number)
+        {
+            // SAFETY: the caller holds the backend lock, and has no reference to a slot.
+            let is_copied = unsafe {
+                inline_data::copy_from_buffer(&buffer, (&nic.regions, tag), queue, ending)
+            };
+            if !is_copied {
+                ending.word |= status::PROTECTION_ERROR;
+                ending.length_bytes = 0;
+            }
+        } else if nic.regions.has_unmapped() {
             // SAFETY: the caller holds the backend lock, and has no reference to a slot.
             unsafe { bounce_buffers::copy_from_bounce_buffers(&nic.regions, tag, queue, ending) };
         }
@@ -588,7 +557,10 @@ impl NicBackend for Attachment {
 
     fn remove_vi(&mut self, vi: ViIndex) -> [Option<&'static CqShared>; 2] {
         match self.vis.get_mut(vi.0 as usize).and_then(Option::take) {
-            Some(local) => [local.send_target.cq, local.recv_target.cq],
+            Some(local) => {
+                self.send_buffers.give_back_all(local.remote_id);
+                [local.send_target.cq, local.recv_target.cq]
+            }
             None => [None, None],
         }
     }

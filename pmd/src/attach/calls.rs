@@ -33,10 +33,14 @@ fn submit_all(device: &'static Device) {
     device.submit_with_room(|attachment| !attachment.has_unsent());
 }
 
-/// Takes the completions that the process reported before its reply.
+/// Takes the completions that the process reported before its reply: the data of a message may be behind them, and the
+/// call may end the registration of the memory for it.
 fn take_completions(device: &'static Device) {
     if let Some(backend) = device.lock().as_mut() {
         backend.poll(&device.shared.doorbells);
+        if let Some(attachment) = backend.attachment() {
+            attachment.take_all_completions();
+        }
         device.wake_waiters(backend);
     }
 }

@@ -11,15 +11,17 @@ use vi_core::completion::CompletionStatus;
 use vi_core::error_backlog::{ErrorBacklog, Subject};
 use vi_core::events::AsyncEvent;
 use vi_core::handle::RawHandle;
-use vi_core::queue::{SegmentPool, WorkQueue};
+use vi_core::memory::Access;
+use vi_core::memory::backing::InlineBuffer;
+use vi_core::queue::{SegmentPool, Slot, WorkQueue};
 use vi_core::sync::{AtomicU64, Ordering};
 use vi_core::sys;
 use vi_core::vi::ViShared;
 use vi_types::{QueueKind, ViIndex, ViState, status};
 
 use super::shared_queues::{
-    Completed, CompletionEntry, CompletionProducer, OpCode, ProtocolViolation, SharedQueues,
-    Submission, SubmissionConsumer, ViId,
+    Completed, CompletionEntry, CompletionProducer, INLINE_BYTES, OpCode, ProtocolViolation,
+    SharedQueues, Submission, SubmissionConsumer, Submitted, ViId,
 };
 use crate::datapath::{ClientId, Datapath, ServedApplications, ServedQueues, ViPath};
 use crate::nic_backend::Backend;
@@ -42,6 +44,8 @@ pub(crate) struct ClientCounters {
     pub(crate) submitted: AtomicU64,
     /// Descriptors completed.
     pub(crate) completed: AtomicU64,
+    /// Messages of private memory whose data was passed in inline buffers, sent and received.
+    pub(crate) inline_messages: AtomicU64,
     /// Submissions for VIs that do not exist.
     pub(crate) stale: AtomicU64,
     /// Asynchronous errors that could not be reported.
@@ -100,11 +104,12 @@ impl Client {
         counters: Arc<ClientCounters>,
         limits: Limits,
     ) -> Self {
+        let completions = CompletionProducer::new(&queues);
         Self {
             uid,
             queues,
             submissions: SubmissionConsumer::default(),
-            completions: CompletionProducer::default(),
+            completions,
             _wakeup: wakeup,
             socket,
             counters,
@@ -186,6 +191,7 @@ impl Client {
                 status: slot.status,
                 length_bytes: slot.length_bytes,
                 immediate: slot.immediate,
+                inline_buffer: slot.inline_buffer(),
             });
             let Some(completed) = completed else {
                 break;
@@ -213,6 +219,28 @@ fn vi_id(handle: u64) -> ViId {
         index: raw.index as u16,
         generation: raw.generation,
     }
+}
+
+/// Has the data of a send read from the inline buffer that its submission names.
+///
+/// # Errors
+/// There is no such buffer, or it is not long enough, or the descriptor is none whose data is sent.
+fn set_inline_buffer(
+    queues: &SharedQueues,
+    submitted: &Submitted,
+    slot: &mut Slot,
+) -> Result<(), ProtocolViolation> {
+    let is_allowed = submitted.kind == Submission::Send
+        && slot.access() == Access::Read
+        && slot.length_bytes <= INLINE_BYTES;
+    let buffer = queues
+        .send_buffer(submitted.inline_buffer())
+        .filter(|_| is_allowed)
+        .ok_or(ProtocolViolation(
+            "submission with an impossible inline buffer",
+        ))?;
+    slot.send_from(&buffer);
+    Ok(())
 }
 
 /// All attached applications of one NIC.
@@ -356,9 +384,11 @@ impl ServedApplications for Clients {
             QueueKind::Send => &path.shared.send,
             QueueKind::Receive => &path.shared.recv,
         };
-        if queue.depth() == 0 {
+        // SAFETY: the caller holds the backend lock; the reference is not kept.
+        let Some(slot) = (unsafe { queue.head() }) else {
             return;
-        }
+        };
+        let inline_buffer = slot.inline_buffer();
         if completion.word & status::ERROR_MASK == 0 {
             path.traffic.messages[kind as usize] += 1;
             path.traffic.bytes[kind as usize] += u64::from(completion.length_bytes);
@@ -367,6 +397,7 @@ impl ServedApplications for Clients {
             status: completion.word,
             length_bytes: completion.length_bytes,
             immediate: completion.immediate.unwrap_or_default(),
+            inline_buffer,
         };
         let is_pending = &mut path.pending_completions[kind as usize];
         let mut client = self.get(id);
@@ -392,6 +423,25 @@ impl ServedApplications for Clients {
                 client.segment_pool.take_back(slot);
             }
             queue.complete_head();
+        }
+    }
+
+    fn inline_buffer(&mut self, id: ClientId, bytes: u32) -> Option<InlineBuffer> {
+        let client = self.get(id).filter(|_| bytes <= INLINE_BYTES)?;
+        if !client.unreported.is_empty() || !client.has_space() {
+            return None;
+        }
+        match client.completions.take_buffer(&client.queues) {
+            Ok(buffer) => {
+                if buffer.is_some() {
+                    count(&client.counters.inline_messages);
+                }
+                buffer
+            }
+            Err(violation) => {
+                client.cut_off(violation);
+                None
+            }
         }
     }
 
@@ -502,6 +552,12 @@ impl Client {
             }
             slot.epoch = epoch.wrapping_sub(1);
             check(slot, kind, reads, max_bytes);
+            if submitted.inline_buffer() != 0 {
+                copied = copied.and_then(|()| set_inline_buffer(&self.queues, &submitted, slot));
+                if copied.is_ok() {
+                    count(&self.counters.inline_messages);
+                }
+            }
             if copied.is_err() || slot.fault != 0 {
                 self.segment_pool.take_back(slot);
                 slot.forget_segments();

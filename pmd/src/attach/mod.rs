@@ -19,6 +19,7 @@
 //! | `long_reply` | replies in several messages | process |
 //! | `attachment` | the data path of an attached NIC | application |
 //! | `bounce_buffers` | shared memory in place of memory that the process cannot access | application |
+//! | `inline_data` | data of short messages, copied to and from the shared queues | application |
 //! | `descriptor_quota` | limit on posted descriptors | application |
 //! | `connection_epoch` | number of the current connection of a VI | application |
 //! | `calls` | control calls | application |
@@ -50,6 +51,7 @@ pub(crate) mod control_connections;
 mod cores;
 pub(crate) mod descriptor_quota;
 pub(crate) mod handshake;
+mod inline_data;
 mod limiters;
 mod listener_credentials;
 mod long_reply;

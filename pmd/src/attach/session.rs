@@ -523,6 +523,7 @@ impl Session {
             registered_bytes: owned.other_bytes + file_bytes,
             posted: counter(&self.counters.submitted),
             completed: counter(&self.counters.completed),
+            inline_messages: counter(&self.counters.inline_messages),
             waiting: self.calls_in_progress.load(Ordering::Relaxed),
             stale: counter(&self.counters.stale),
             errors_dropped: counter(&self.counters.errors_dropped),

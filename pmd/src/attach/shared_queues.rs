@@ -10,12 +10,14 @@
 //!  256    completions taken (u32)          written by the application
 //!  4096   submission ring: lines of 64 bytes
 //!  ...    completion ring: entries of 32 bytes
+//!  ...    inline buffers of sends, written by the application; then of receives, written by the process
 //! ```
 //! An entry is valid when its first word, which is written last, contains its lap number. Each side keeps its own
 //! indices in private memory, and trusts nothing of the other side but the number of entries taken, which is clamped.
-//! Everything is read and written as whole atomic words.
+//! Everything but the content of inline buffers is read and written as whole atomic words.
 
 mod completion;
+mod inline_buffers;
 mod submission;
 
 use std::io;
@@ -30,38 +32,51 @@ use vi_types::LockPolicy;
 pub(crate) use completion::{
     Completed, CompletionConsumer, CompletionEntry, CompletionProducer, OpCode,
 };
+pub(crate) use inline_buffers::{INLINE_BYTES, SendBuffers};
 use submission::lines_of;
-pub(crate) use submission::{Submission, SubmissionConsumer, SubmissionProducer};
+pub(crate) use submission::{Submission, SubmissionConsumer, SubmissionProducer, Submitted};
 
-/// `VIADUCT1` and the version of this layout.
-const MAGIC: u64 = 0x3154_4355_4441_4956;
+/// `VIADUCT2` and the version of this layout.
+const MAGIC: u64 = 0x3254_4355_4441_4956;
 const HEADER_BYTES: usize = 4096;
 const PROCESS_SLEEPS: usize = 64;
 const APPLICATION_SLEEPS: usize = 128;
 const APPLICATION_WAKEUPS: usize = 132;
 const SUBMISSIONS_TAKEN: usize = 192;
 const COMPLETIONS_TAKEN: usize = 256;
+/// Maximum number of inline buffers of each direction.
+const MAX_INLINE_BUFFERS: u32 = 1 << 16;
 /// 64-bit words of a submission line.
 const LINE_WORDS: usize = 8;
 /// 64-bit words of a completion entry.
 const ENTRY_WORDS: usize = 4;
 
-/// Sizes of the two rings.
+/// Sizes of the two rings, and number of inline buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RingSizes {
     /// Lines of the submission ring; a power of two.
     pub(crate) submissions: u32,
     /// Entries of the completion ring; a power of two.
     pub(crate) completions: u32,
+    /// Inline buffers of sends, and as many of receives.
+    pub(crate) inline_buffers: u32,
 }
 
 impl RingSizes {
-    /// Sizes for descriptors of up to this number of segments.
+    /// Sizes for descriptors of up to this number of segments, without inline buffers.
     pub(crate) fn for_segments(segments: u32) -> Self {
         let lines = lines_of(segments as usize).saturating_mul(2);
         Self {
             submissions: lines.next_power_of_two().max(1024),
             completions: 1024,
+            inline_buffers: 0,
+        }
+    }
+
+    pub(crate) fn with_inline_buffers(self, inline_buffers: u32) -> Self {
+        Self {
+            inline_buffers,
+            ..self
         }
     }
 
@@ -73,8 +88,12 @@ impl RingSizes {
         self.completions as usize * ENTRY_WORDS * 8
     }
 
-    fn bytes(self) -> usize {
+    fn bytes_before_buffers(self) -> usize {
         HEADER_BYTES + self.submission_bytes() + self.completion_bytes()
+    }
+
+    fn bytes(self) -> usize {
+        self.bytes_before_buffers() + 2 * (self.inline_buffers * INLINE_BYTES) as usize
     }
 }
 
@@ -103,7 +122,8 @@ impl SharedQueues {
             map: map(fd.try_clone()?, sizes.bytes())?,
             sizes,
         };
-        let header = queues.words::<2>(0);
+        let header = queues.words::<3>(0);
+        header[2].store(sizes.inline_buffers.into(), Ordering::Relaxed);
         header[1].store(
             u64::from(sizes.submissions) << 32 | u64::from(sizes.completions),
             Ordering::Relaxed,
@@ -142,9 +162,10 @@ impl SharedQueues {
             sizes: RingSizes {
                 submissions: 1,
                 completions: 1,
+                inline_buffers: 0,
             },
         };
-        let header = queues.words::<2>(0);
+        let header = queues.words::<3>(0);
         // Acquire: partner of the Release store in `create`.
         if header[0].load(Ordering::Acquire) != MAGIC {
             return Err(io::Error::other(
@@ -155,9 +176,12 @@ impl SharedQueues {
         let sizes = RingSizes {
             submissions: (sizes >> 32) as u32,
             completions: sizes as u32,
+            inline_buffers: header[2].load(Ordering::Relaxed) as u32,
         };
         let fits = |count: u32| count.is_power_of_two() && count <= 1 << 24;
-        let is_valid = fits(sizes.submissions) && fits(sizes.completions);
+        let is_valid = fits(sizes.submissions)
+            && fits(sizes.completions)
+            && sizes.inline_buffers <= MAX_INLINE_BUFFERS;
         if !is_valid || sizes.bytes() != bytes {
             return Err(io::Error::other(
                 "shared queues: the ring sizes contradict the length of the memory",
@@ -170,6 +194,11 @@ impl SharedQueues {
     /// Lines of the submission ring: the maximum number of submissions in it.
     pub(crate) fn submissions(&self) -> u32 {
         self.sizes.submissions
+    }
+
+    /// Entries of the completion ring.
+    pub(crate) fn completions(&self) -> u32 {
+        self.sizes.completions
     }
 
     #[inline]

@@ -2,12 +2,14 @@
 
 use fcvi_frame::frame::Payload;
 use vi_core::descriptor::DataSegment;
+use vi_core::memory::table::RegionTable;
 use vi_core::memory::transfer::{RdmaRange, SegmentRange, TransferEnd};
-use vi_core::memory::{Access, TagCheck};
+use vi_core::memory::{Access, TagCheck, copy};
 use vi_core::posted_descriptor::{self, Cursor};
 use vi_core::queue::Slot;
+use vi_types::QueueKind;
 
-use super::Memory;
+use super::{Memory, ServedApplications, ViPath};
 use crate::payload_buffer::PayloadBuffer;
 
 /// Returns bytes of a program's memory as the payload of a frame.
@@ -20,6 +22,47 @@ pub(super) unsafe fn payload_at<'a>(address: u64, bytes: u32) -> Payload<'a> {
     let start = core::ptr::with_exposed_provenance(address as usize);
     // SAFETY: guaranteed by the caller: deregistration needs the lock.
     unsafe { Payload::from_raw(start, bytes as usize) }
+}
+
+/// Copies all data of a message into an inline buffer of the application that posted this receive, which is completed
+/// next. Returns false if there is no buffer for it, or the memory of the receive is mapped here, or peers have access
+/// to it: they would find the data there later than its completion says.
+///
+/// # Safety
+/// The caller holds the backend lock, and has found the slot, of the receive queue of `path`, valid under it. `bytes`
+/// bytes can be read at `from`.
+#[inline(never)]
+pub(super) unsafe fn receive_inline(
+    (path, slot): (&ViPath, &mut Slot),
+    served: Option<&mut dyn ServedApplications>,
+    regions: &RegionTable,
+    from: u64,
+    bytes: u32,
+) -> bool {
+    if bytes == 0 {
+        return true;
+    }
+    let peers_have_access = |s: &DataSegment| regions.peers_have_access(s.handle);
+    // SAFETY: found valid by our caller.
+    let is_foreign = |s: &DataSegment| unsafe { regions.is_foreign(s.handle) };
+    // A completion that waits for space in the ring would be reported too late for a deregistration.
+    let is_reported_later = path.pending_completions[QueueKind::Receive as usize];
+    if is_reported_later
+        || !slot.data().iter().any(is_foreign)
+        || slot.data().iter().any(peers_have_access)
+    {
+        return false;
+    }
+    let Some((served, client)) = served.zip(path.client) else {
+        return false;
+    };
+    let Some(buffer) = served.inline_buffer(client, bytes) else {
+        return false;
+    };
+    // SAFETY: readable, as the caller promises; the buffer is free and has room for this many bytes.
+    unsafe { copy::between(from, buffer.memory.address, bytes as usize) };
+    slot.receive_in(&buffer);
+    true
 }
 
 impl Memory<'_> {
@@ -72,6 +115,11 @@ impl Memory<'_> {
         to: &mut [u8],
     ) -> bool {
         if tag.is_client() {
+            if let Some(from) = slot.mapped_address(offset_bytes, to.len() as u32) {
+                // SAFETY: found valid by our caller.
+                unsafe { copy::read(from, to) };
+                return true;
+            }
             let from = SegmentRange {
                 tag,
                 access: Access::Read,

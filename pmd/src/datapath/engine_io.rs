@@ -15,7 +15,7 @@ use vi_types::{
     ViState, Waiter, status,
 };
 
-use super::{Datapath, Memory, Slot, path_of, shortcut};
+use super::{Datapath, Memory, Slot, client_memory, path_of, shortcut};
 use crate::call_waiters::Object;
 
 impl QueueIo for Datapath {
@@ -277,8 +277,15 @@ impl EngineIo for Datapath {
 
     #[inline(always)]
     fn receive_whole(&mut self, vi: ViIndex, payload: &[u8], immediate: Option<u32>) -> bool {
-        let (path, memory) = self.parts(vi);
-        let Some(path) = path.filter(|path| path.claimed == 0) else {
+        let Self {
+            vis,
+            regions,
+            mover,
+            served,
+            ..
+        } = self;
+        let memory = Memory { regions, mover };
+        let Some(path) = path_of(vis, vi).filter(|path| path.claimed == 0) else {
             return false;
         };
         let queue = &path.shared.recv;
@@ -294,11 +301,16 @@ impl EngineIo for Datapath {
         }
         let bytes = payload.len() as u32;
         let (tag, cursor) = (path.tag, &mut Cursor::default());
-        if tag.is_client() && slot.mapped_address(0, bytes).is_none() {
-            return false;
-        }
-        // SAFETY: the segments were found valid under the backend lock, held since.
-        if !unsafe { memory.scatter(tag, cursor, slot, 0, payload) } {
+        let is_placed = if tag.is_client() && slot.mapped_address(0, bytes).is_none() {
+            let (receiver, served) = ((&*path, &mut *slot), served.as_deref_mut());
+            let from = payload.as_ptr().expose_provenance() as u64;
+            // SAFETY: found valid under the backend lock, held since; all of the payload can be read.
+            unsafe { client_memory::receive_inline(receiver, served, memory.regions, from, bytes) }
+        } else {
+            // SAFETY: the segments were found valid under the backend lock, held since.
+            unsafe { memory.scatter(tag, cursor, slot, 0, payload) }
+        };
+        if !is_placed {
             return false;
         }
         let received = Completion::received(bytes, immediate);
@@ -438,10 +450,12 @@ impl EngineIo for Datapath {
             vis,
             regions,
             mover,
+            served,
             ..
         } = self;
+        let (memory, served) = (Memory { regions, mover }, served.as_deref_mut());
         let (between, part) = ((vi, other), (offset_bytes, bytes));
-        shortcut::move_part(vis, Memory { regions, mover }, between, operation, part)
+        shortcut::move_part(vis, memory, served, between, operation, part)
     }
 }
 

@@ -5,6 +5,7 @@ use std::any::Any;
 
 use vi_core::completion::CompletionStatus;
 use vi_core::events::AsyncEvent;
+use vi_core::memory::backing::InlineBuffer;
 use vi_core::memory::table::RegionTable;
 use vi_types::{Claim, QueueIo, QueueKind, ViIndex};
 
@@ -40,6 +41,10 @@ pub(crate) trait ServedApplications: Any + Send {
         kind: QueueKind,
         completion: CompletionStatus,
     );
+
+    /// Returns a buffer for the data of a receive that is completed next, and whose completion passes it to the
+    /// application; `None` if none is free, or the data does not fit, or the completion cannot be reported at once.
+    fn inline_buffer(&mut self, client: ClientId, bytes: u32) -> Option<InlineBuffer>;
 
     /// Queues an asynchronous error of a VI, which is reported after earlier completions: the VI may be destroyed when
     /// a handler is called.

@@ -11,13 +11,14 @@ use vi_core::queue::Slot;
 use vi_engine::Moved;
 use vi_types::{Operation, ViIndex};
 
-use super::{Memory, ViPath};
+use super::{Memory, ServedApplications, ViPath, client_memory};
 
 /// Copies a part of the message whose descriptor is next on the send queue of `vi`; see
 /// [`vi_engine::EngineIo::move_message`].
 pub(super) fn move_part(
     vis: &mut [Option<ViPath>],
     Memory { regions, mover }: Memory<'_>,
+    served: Option<&mut dyn ServedApplications>,
     (vi, other): (ViIndex, ViIndex),
     operation: Operation,
     (offset_bytes, bytes): (u32, u32),
@@ -36,20 +37,29 @@ pub(super) fn move_part(
         return Moved::LocalInvalid;
     }
     if own.tag.is_client() || other.tag.is_client() {
-        let between = (slot.mapped_address(offset_bytes, bytes)).zip(match operation {
+        let from = slot.mapped_address(offset_bytes, bytes);
+        let to = match operation {
             Operation::Send => mapped_target(other, regions, offset_bytes, bytes),
             Operation::Write { .. } | Operation::Read { .. } => None,
-        });
-        if let Some((from, to)) = between {
+        };
+        if let Some((from, to)) = from.zip(to) {
             // SAFETY: both belong to applications and were found valid in this epoch, one for
             // reading and one for writing; deregistration begins another epoch, which needs
             // the backend lock.
             unsafe { copy::between(from, to, bytes as usize) };
             return Moved::All;
         }
+        if operation == Operation::Send
+            && bytes == slot.length_bytes
+            && let Some(from) = from
+            // SAFETY: found valid for reading in this epoch.
+            && unsafe { receive_inline(from, other, served, regions, bytes) }
+        {
+            return Moved::All;
+        }
         let moved = move_for_clients(
-            (own, slot),
-            other,
+            (own, slot, from),
+            (other, to),
             (regions, mover),
             operation,
             (offset_bytes, bytes),
@@ -127,11 +137,39 @@ fn mapped_target(
     slot.mapped_address(offset_bytes, bytes)
 }
 
-/// Copies a part of a message where the memory of either VI belongs to an application.
+/// Copies a whole message into an inline buffer for the oldest claimed receive of `to`; see
+/// [`client_memory::receive_inline`].
+///
+/// # Safety
+/// The source is readable for this many bytes.
+unsafe fn receive_inline(
+    from: u64,
+    to: &mut ViPath,
+    served: Option<&mut dyn ServedApplications>,
+    regions: &RegionTable,
+    bytes: u32,
+) -> bool {
+    if to.claimed == 0 {
+        return false;
+    }
+    // SAFETY: we hold the backend lock; the reference ends with this call, and the only other one
+    // is to a slot of another queue.
+    let Some(slot) = (unsafe { to.shared.recv.head() }) else {
+        return false;
+    };
+    if !still_valid(slot, regions, to.tag, Access::Write) {
+        return false;
+    }
+    // SAFETY: readable, as the caller promises; the slot was found valid under the backend lock.
+    unsafe { client_memory::receive_inline((to, slot), served, regions, from, bytes) }
+}
+
+/// Copies a part of a message where the memory of either VI belongs to an application. `mapped` and `mapped_target` are the
+/// local addresses of both ends, as far as they are mapped.
 #[inline(never)]
 fn move_for_clients(
-    (own, slot): (&mut ViPath, &Slot),
-    other: &mut ViPath,
+    (own, slot, mapped): (&mut ViPath, &Slot, Option<u64>),
+    (other, mapped_target): (&mut ViPath, Option<u64>),
     (regions, mover): (&RegionTable, &mut Mover),
     operation: Operation,
     (offset_bytes, bytes): (u32, u32),
@@ -167,7 +205,8 @@ fn move_for_clients(
                 &mut own.send_cursor,
                 offset_bytes,
             );
-            let (from, to) = (TransferEnd::Segments(from), TransferEnd::Segments(to));
+            let from = mapped.map_or(TransferEnd::Segments(from), TransferEnd::Buffer);
+            let to = mapped_target.map_or(TransferEnd::Segments(to), TransferEnd::Buffer);
             // SAFETY: we hold the backend lock.
             unsafe { mover.transfer(regions, from, to, length) }
         }
@@ -187,6 +226,7 @@ fn move_for_clients(
                 &mut own.send_cursor,
                 offset_bytes,
             );
+            let from = mapped.map_or(TransferEnd::Segments(from), TransferEnd::Buffer);
             // SAFETY: we hold the backend lock.
             unsafe { mover.transfer_in_order(regions, from, to, bytes) }
         }

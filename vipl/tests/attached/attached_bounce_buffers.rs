@@ -17,7 +17,7 @@ fn without_foreign_memory(test: &str, quota: &str, run: impl FnOnce(&DatapathPro
 }
 
 /// An endpoint whose VI may use RDMA, and whose memory is private.
-fn end(process: &DatapathProcess) -> RawEndpoint {
+pub(super) fn end(process: &DatapathProcess) -> RawEndpoint {
     let nic = vip::attach_nic(&process.socket(), "VINIC0").unwrap();
     let ptag = vip::create_ptag(nic).unwrap();
     let mut end = RawEndpoint::of(nic, Some(ptag));
@@ -31,17 +31,17 @@ fn end(process: &DatapathProcess) -> RawEndpoint {
 }
 
 /// Fills the data pages of an endpoint.
-fn fill(end: &RawEndpoint, byte: impl Fn(usize) -> u8) {
+pub(super) fn fill(end: &RawEndpoint, byte: impl Fn(usize) -> u8) {
     let data: Vec<_> = (0..end.memory.bytes() - PAGE_BYTES).map(byte).collect();
     end.memory.write(PAGE_BYTES, &data);
 }
 
-fn pattern(at: usize) -> u8 {
+pub(super) fn pattern(at: usize) -> u8 {
     (at * 7 + at / 251) as u8
 }
 
 /// Concatenates the bytes of these segments.
-fn bytes_of(end: &RawEndpoint, segments: &[(usize, u32)]) -> Vec<u8> {
+pub(super) fn bytes_of(end: &RawEndpoint, segments: &[(usize, u32)]) -> Vec<u8> {
     let offsets = segments
         .iter()
         .flat_map(|(from, length)| *from..*from + *length as usize);
@@ -56,10 +56,10 @@ fn segments_of(end: &RawEndpoint, segments: &[(usize, u32)]) -> Vec<DataSegment>
 }
 
 /// Offsets of segments in the data pages, and their lengths.
-type Segments = &'static [(usize, u32)];
+pub(super) type Segments = &'static [(usize, u32)];
 
 /// Segments of a send, and of the receive that it arrives in.
-const MESSAGES: [(Segments, Segments); 6] = [
+pub(super) const MESSAGES: [(Segments, Segments); 6] = [
     (&[], &[(0, 64)]),
     (&[(0, 1)], &[(5, 1)]),
     (&[(4095, 2)], &[(4090, 8), (1, 3)]),
@@ -68,7 +68,12 @@ const MESSAGES: [(Segments, Segments); 6] = [
     (&[(0, 0), (12287, 1)], &[(0, 0), (8000, 2)]),
 ];
 
-fn message_arrives(from: &RawEndpoint, to: &RawEndpoint, sent: Segments, receives: Segments) {
+pub(super) fn message_arrives(
+    from: &RawEndpoint,
+    to: &RawEndpoint,
+    sent: Segments,
+    receives: Segments,
+) {
     fill(from, pattern);
     fill(to, |_| 0xA5);
     to.post_recv(0, &segments_of(to, receives));

@@ -7,4 +7,5 @@ mod attached_bounce_buffers;
 mod attached_quota;
 mod cq_entries;
 mod handle_guesses;
+mod inline_data;
 mod peer_user;

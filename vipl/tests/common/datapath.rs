@@ -52,11 +52,19 @@ pub(crate) fn serve_if_child() {
     };
     vi_core::memory::drop_cap_sys_ptrace().unwrap();
     let config = read_to_serve(Path::new(&config)).unwrap();
-    let server = Server::start(config, |_| Vec::new()).unwrap();
+    let server = Server::start(config, inline_messages).unwrap();
     println!("{READY}");
     stdin().read_to_end(&mut Vec::new()).unwrap();
     server.stop();
     std::process::exit(0);
+}
+
+/// The status that the process reports: the number of messages that it passed in inline buffers.
+fn inline_messages(server: &Server) -> Vec<u8> {
+    let status = server.status();
+    let applications = status.applications.iter();
+    let messages: u64 = applications.map(|one| one.inline_messages).sum();
+    messages.to_string().into_bytes()
 }
 
 impl DatapathProcess {
@@ -95,6 +103,12 @@ impl DatapathProcess {
     /// Opens its NIC.
     pub(crate) fn attach(&self) -> Nic {
         Nic::attach(&self.socket(), "VINIC0").unwrap()
+    }
+
+    /// The number of messages that the process passed in inline buffers, sent and received.
+    pub(crate) fn inline_messages(&self) -> u64 {
+        let status = pmd::attach::query_status(&self.socket()).unwrap();
+        String::from_utf8(status).unwrap().parse().unwrap()
     }
 
     /// Process identifier.

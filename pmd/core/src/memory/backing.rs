@@ -46,6 +46,8 @@ pub enum Backing {
     Foreign(Arc<ClientProcess>),
     /// Memory of this program; the datapath process maps this bounce buffer instead.
     BounceBuffer(SharedMemory),
+    /// Memory of this program, which the datapath process accesses by system calls.
+    Private,
 }
 
 /// Memory of an application that is to be registered.
@@ -67,16 +69,27 @@ pub struct MappedAddress {
     pub(crate) loss_flag: LossFlag,
 }
 
+/// Memory shared with an application for all data of one short message.
+#[derive(Clone, Copy, Debug)]
+pub struct InlineBuffer {
+    /// Its number, not 0.
+    pub number: u32,
+    /// Its first byte.
+    pub memory: MappedAddress,
+}
+
 impl Backing {
+    /// Returns whether this is memory of this program that the datapath process does not map.
+    pub(super) fn is_unmapped(&self) -> bool {
+        matches!(self, Self::BounceBuffer(_) | Self::Private)
+    }
+
     /// Returns the address of the byte at this offset, if it is mapped here.
     #[inline]
     pub(super) fn mapped_address(&self, offset_bytes: u64) -> Option<MappedAddress> {
         match self {
-            Self::Mapped(memory) => Some(MappedAddress {
-                address: memory.address() + offset_bytes,
-                loss_flag: memory.loss_flag(),
-            }),
-            Self::Foreign(_) | Self::BounceBuffer(_) => None,
+            Self::Mapped(memory) => Some(memory.at(offset_bytes)),
+            Self::Foreign(_) | Self::BounceBuffer(_) | Self::Private => None,
         }
     }
 }

@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 use pmd_port::mapping::{LossFlag, MAX_SHARED, Mapping};
 
+use crate::memory::backing::MappedAddress;
 use crate::memory::pages::{self, PAGE_BYTES};
 use crate::sync::{AtomicU32, Ordering};
 
@@ -428,10 +429,13 @@ impl MappedMemory {
         self.len_bytes
     }
 
-    /// Returns a handle that reports [`Self::is_lost`] while the memory is mapped.
+    /// Returns the address of the byte at this offset, which is inside.
     #[inline]
-    pub(crate) fn loss_flag(&self) -> LossFlag {
-        self.loss_flag
+    pub fn at(&self, offset_bytes: u64) -> MappedAddress {
+        MappedAddress {
+            address: self.address + offset_bytes,
+            loss_flag: self.loss_flag,
+        }
     }
 
     /// Returns true once the system was out of pages: the bytes are not the client's any more.

@@ -134,7 +134,7 @@ impl RegionEntry {
     }
 }
 
-/// Backings of regions; null for regions of this program. Separate from the
+/// Backings of regions; null for regions of this program that need none. Separate from the
 /// entries, since the data path of this program's own VIs reads only those.
 type BackingChunk = [AtomicPtr<Backing>; CHUNK];
 
@@ -159,8 +159,8 @@ pub struct RegionTable {
     chunks: Box<[OnceLock<Box<[RegionEntry; CHUNK]>>]>,
     /// Allocated with the first region of an application.
     backings: Box<[OnceLock<Box<BackingChunk>>]>,
-    /// Regions with a bounce buffer.
-    bounce_buffers: AtomicU32,
+    /// Regions of this program that the datapath process does not map.
+    unmapped: AtomicU32,
     control: Mutex<Control>,
     /// Notified when a region is removed; [`Self::adopt`] waits for it.
     removed: Condvar,
@@ -243,7 +243,7 @@ impl RegionTable {
             backings: (0..regions.div_ceil(CHUNK))
                 .map(|_| OnceLock::new())
                 .collect(),
-            bounce_buffers: AtomicU32::new(0),
+            unmapped: AtomicU32::new(0),
             control: Mutex::new(Control::default()),
             removed: Condvar::new(),
             exported: Mutex::new(None),
@@ -306,6 +306,13 @@ impl RegionTable {
         self.view(handle).is_some_and(|view| view.has_tag(tag))
     }
 
+    /// Returns whether peers may write or read a region.
+    #[inline]
+    pub fn peers_have_access(&self, handle: u32) -> bool {
+        let rights = self.view(handle).map_or(0, |view| view.grant as u32);
+        rights & (RDMA_WRITE | RDMA_READ) != 0
+    }
+
     /// Returns the number of bytes from an address to the end of a region, if tag and rights allow this access.
     pub(crate) fn bytes_from(
         &self,
@@ -357,15 +364,35 @@ impl RegionTable {
             Backing::Mapped(memory) => (!memory.is_lost())
                 .then(|| Location::Local(memory.address() + (address - view.base))),
             Backing::Foreign(client) => Some(Location::Foreign(client, address)),
-            Backing::BounceBuffer(_) => Some(Location::Local(address)),
+            Backing::BounceBuffer(_) | Backing::Private => Some(Location::Local(address)),
         }
     }
 
-    /// Returns whether any region has a bounce buffer.
+    /// Returns whether there is any region of this program that the datapath process does not map.
     #[inline]
-    pub fn has_bounce_buffers(&self) -> bool {
+    pub fn has_unmapped(&self) -> bool {
         // Relaxed: memory is registered before it is posted.
-        self.bounce_buffers.load(Ordering::Relaxed) != 0
+        self.unmapped.load(Ordering::Relaxed) != 0
+    }
+
+    /// Returns whether a region of this program that was found valid is accessed by the datapath process by system calls.
+    ///
+    /// # Safety
+    /// The caller holds the NIC's backend lock, and has found the region under it.
+    #[inline]
+    pub unsafe fn is_private(&self, handle: u32) -> bool {
+        // SAFETY: guaranteed by the caller.
+        matches!(unsafe { self.backing(handle) }, Some(Backing::Private))
+    }
+
+    /// Returns whether a region of an application that was found valid is accessed by system calls.
+    ///
+    /// # Safety
+    /// As for [`Self::is_private`].
+    #[inline]
+    pub unsafe fn is_foreign(&self, handle: u32) -> bool {
+        // SAFETY: guaranteed by the caller.
+        matches!(unsafe { self.backing(handle) }, Some(Backing::Foreign(_)))
     }
 
     /// Returns the address of a segment in the bounce buffer of its region, if it has one and this access is allowed.
@@ -389,7 +416,7 @@ impl RegionTable {
                 let base = buffer.address().as_ptr().expose_provenance() as u64;
                 Some(base + (segment.address - view.base))
             }
-            Backing::Mapped(_) | Backing::Foreign(_) => None,
+            Backing::Mapped(_) | Backing::Foreign(_) | Backing::Private => None,
         }
     }
 

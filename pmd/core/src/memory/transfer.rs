@@ -50,10 +50,25 @@ pub struct SegmentRange<'a> {
 
 /// One end of a transfer.
 pub enum TransferEnd<'a> {
-    /// A buffer of the provider at this address.
+    /// Memory at this address of this process that was found usable: a buffer of the provider, or mapped memory of an
+    /// application.
     Buffer(u64),
     /// Registered memory of a VI.
     Segments(SegmentRange<'a>),
+}
+
+impl TransferEnd<'_> {
+    /// Returns the part behind the first `bytes` bytes.
+    fn behind(&mut self, bytes: u32) -> TransferEnd<'_> {
+        match self {
+            Self::Buffer(address) => TransferEnd::Buffer(*address + u64::from(bytes)),
+            Self::Segments(range) => TransferEnd::Segments(SegmentRange {
+                cursor: &mut *range.cursor,
+                offset_bytes: range.offset_bytes + bytes,
+                ..*range
+            }),
+        }
+    }
 }
 
 /// Start of an RDMA range of a VI, as its peer names it.
@@ -174,7 +189,7 @@ impl Mover {
     pub unsafe fn transfer_in_order(
         &mut self,
         regions: &RegionTable,
-        mut from: SegmentRange<'_>,
+        mut from: TransferEnd<'_>,
         to: RdmaRange,
         bytes: u32,
     ) -> Result<(), Fault> {
@@ -183,7 +198,6 @@ impl Mover {
             return Err(Fault::Target);
         }
         let body = before_ordered(to.address, bytes as usize);
-        let offset_bytes = from.offset_bytes;
         let segments = [DataSegment {
             address: to.address,
             handle: to.handle,
@@ -196,25 +210,14 @@ impl Mover {
             cursor: &mut Cursor::default(),
             offset_bytes: 0,
         };
-        let source = SegmentRange {
-            cursor: &mut *from.cursor,
-            ..from
-        };
+        let target = TransferEnd::Segments(target);
         // SAFETY: guaranteed by the caller.
-        unsafe {
-            self.transfer(
-                regions,
-                TransferEnd::Segments(source),
-                TransferEnd::Segments(target),
-                body,
-            )
-        }?;
+        unsafe { self.transfer(regions, from.behind(0), target, body) }?;
         let mut last = [0u8; LAST_BYTES];
         let last = &mut last[..bytes as usize - body];
-        from.offset_bytes = offset_bytes + body as u32;
         let buffer = TransferEnd::Buffer(last.as_mut_ptr().expose_provenance() as u64);
         // SAFETY: as above; the buffer is local and of this length.
-        unsafe { self.transfer(regions, TransferEnd::Segments(from), buffer, last.len()) }?;
+        unsafe { self.transfer(regions, from.behind(body as u32), buffer, last.len()) }?;
         let to = RdmaRange {
             address: to.address + body as u64,
             ..to

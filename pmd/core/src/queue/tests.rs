@@ -110,11 +110,12 @@ fn mapped_address_is_reset_by_next_descriptor() {
     let mut slot = Slot::default();
     slot.begin(0, 0);
     slot.segments_mut(1)[0].length = 64;
+    slot.length_bytes = 64;
     assert_eq!(slot.mapped_address(0, 64), None, "not set");
     slot.set_mapped_address(Some(MappedAddress { address, loss_flag }));
     assert_eq!(slot.mapped_address(0, 64), Some(address));
     assert_eq!(slot.mapped_address(60, 4), Some(address + 60));
-    assert_eq!(slot.mapped_address(60, 5), None, "behind the segment");
+    assert_eq!(slot.mapped_address(60, 5), None, "behind the data");
     assert_eq!(slot.mapped_address(u32::MAX, 2), None, "a sum that wraps");
     slot.begin(0x1000, 7);
     slot.segments_mut(1)[0].length = 64;

@@ -88,6 +88,7 @@ fn applications(step: Step) -> Vec<ApplicationInfo> {
             registered_bytes: 5 << 20,
             posted: step.total(1000, 900),
             completed: step.total(990, 900),
+            inline_messages: step.total(500, 400),
             waiting: 1,
             refused_calls: step.total(2, 1),
             quotas: [(

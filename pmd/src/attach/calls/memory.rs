@@ -45,7 +45,8 @@ impl MemoryCalls for AttachedCalls {
             shared_at,
             is_bounce_buffer,
         };
-        let (reply, bounce_buffer) = match call(device, &request(shared_at, false), fd)? {
+        let is_private = shared_at.is_none();
+        let (reply, backing) = match call(device, &request(shared_at, false), fd)? {
             Reply::MemoryUnreachable(why) => {
                 let buffer = bounce_buffer(device, (address, length_bytes), settings, &why)?;
                 let (at, bytes) = (buffer.address().as_ptr(), buffer.len_bytes() as u64);
@@ -53,7 +54,7 @@ impl MemoryCalls for AttachedCalls {
                 let reply = call(device, &request(shared_at, true), fd)?;
                 (reply, Some(Arc::new(Backing::BounceBuffer(buffer))))
             }
-            reply => (reply, None),
+            reply => (reply, is_private.then(|| Arc::new(Backing::Private))),
         };
         let Reply::Region(region) = reply else {
             return Err(ResourceError::ProcessAnswer.into());
@@ -65,11 +66,11 @@ impl MemoryCalls for AttachedCalls {
         };
         let range = (address, length_bytes);
         // Freed outside of the lock: freeing shared memory notifies the process.
-        let kept = bounce_buffer.clone();
+        let kept = backing.clone();
         let adopted = device
             .shared
             .regions
-            .adopt(nic, region, range, bounce_buffer, check);
+            .adopt(nic, region, range, backing, check);
         drop(kept);
         match adopted {
             Ok(()) => Ok(region),

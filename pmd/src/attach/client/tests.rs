@@ -16,6 +16,11 @@ use crate::nic;
 use crate::nic_backend::Backend;
 use crate::open;
 
+mod inline_buffers;
+
+/// Inline buffers of each direction.
+const INLINE_BUFFERS: u32 = 2;
+
 /// A NIC without threads and one attached application; the test acts as both.
 struct TestNic {
     device: &'static Device,
@@ -36,7 +41,8 @@ impl TestNic {
         };
         let (device, nic) = open::open_without_threads(&config).unwrap();
         let ptag = nic::create_ptag(nic).unwrap();
-        let (queues, fd) = SharedQueues::create(RingSizes::for_segments(limits.segments)).unwrap();
+        let sizes = RingSizes::for_segments(limits.segments).with_inline_buffers(INLINE_BUFFERS);
+        let (queues, fd) = SharedQueues::create(sizes).unwrap();
         let (attach_socket, _) = Socket::pair().unwrap();
         let (wakeup, _) = sys::WakeupSet::new().unwrap().add_client().unwrap();
         let counters = Arc::<ClientCounters>::default();
@@ -86,13 +92,19 @@ impl TestNic {
     }
 
     fn try_submit_slot(&mut self, vi: u64, kind: Submission, slot: &Slot) -> bool {
+        self.try_submit_inline(vi, kind, slot, 0)
+    }
+
+    /// Submits a descriptor with the number of its inline buffer.
+    fn try_submit_inline(&mut self, vi: u64, kind: Submission, slot: &Slot, number: u32) -> bool {
         let raw = RawHandle::unpack(vi);
         let id = ViId {
             index: raw.index as u16,
             generation: raw.generation,
         };
         let slot = (kind != Submission::Break).then_some(slot);
-        self.submissions.submit(&self.queues, id, kind, slot)
+        self.submissions
+            .submit(&self.queues, id, kind, slot, number)
     }
 
     /// Takes all completion entries, as the application does, and returns their number.
@@ -128,6 +140,12 @@ fn limits() -> Limits {
         descriptors: 1000,
         share: 1,
     }
+}
+
+/// Changes the oldest descriptor of a queue; the caller holds the backend lock.
+fn with_head(queue: &WorkQueue, change: impl FnOnce(&mut Slot)) {
+    // SAFETY: no other thread uses the VI; the reference ends here.
+    change(unsafe { queue.head() }.unwrap());
 }
 
 /// The number of posted receives of a VI.

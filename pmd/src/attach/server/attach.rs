@@ -61,8 +61,14 @@ fn end_attachment(session: &Session, failure: &str) {
 
 /// Sends the rings and the wake-up descriptor to an application, and seals the rings once it has mapped them: otherwise
 /// it could punch a hole, and a page fault would block the poller.
-fn send_rings(socket: &Socket, config: &NicConfig, waker: OwnedFd) -> io::Result<SharedQueues> {
-    let sizes = RingSizes::for_segments(config.limits.max_segments_per_descriptor);
+fn send_rings(
+    socket: &Socket,
+    config: &NicConfig,
+    inline_buffers: u32,
+    waker: OwnedFd,
+) -> io::Result<SharedQueues> {
+    let sizes = RingSizes::for_segments(config.limits.max_segments_per_descriptor)
+        .with_inline_buffers(inline_buffers);
     let (queues, memory) = SharedQueues::create(sizes)?;
     socket.send(&Reply::Rings, &[memory.as_raw_fd(), waker.as_raw_fd()])?;
     drop(waker);
@@ -130,7 +136,8 @@ impl Server {
             refusal(&format!("NIC {name}: process {pid}: attach failed"), &error)
         };
         let (wakeup, waker) = served.core.add_client().map_err(failed)?;
-        let queues = send_rings(socket, &device.config, waker).map_err(failed)?;
+        let inline_buffers = self.process().inline_buffers;
+        let queues = send_rings(socket, &device.config, inline_buffers, waker).map_err(failed)?;
         let counters = Arc::new(ClientCounters::default());
         let limits = Limits {
             segments: device.config.limits.max_segments_per_descriptor,

@@ -82,6 +82,8 @@ pub struct ApplicationStatus {
     pub posted: u64,
     /// Descriptors completed since it attached.
     pub completed: u64,
+    /// Short messages of private memory that were passed in inline buffers, sent and received.
+    pub inline_messages: u64,
     /// Calls in progress.
     pub waiting: u32,
     /// Submissions for VIs that did not exist.

@@ -2,6 +2,9 @@
 
 use vi_core::sync::Ordering;
 
+use vi_core::memory::backing::InlineBuffer;
+
+use super::inline_buffers::ReceiveBuffers;
 use super::{COMPLETIONS_TAKEN, ProtocolViolation, SharedQueues, ViId, lap};
 
 /// An entry of the completion ring.
@@ -56,6 +59,8 @@ pub(crate) struct Completed {
     pub(crate) length_bytes: u32,
     /// Valid if the status has the immediate data bit.
     pub(crate) immediate: u32,
+    /// The number of the inline buffer that has the data; 0 without one.
+    pub(crate) inline_buffer: u32,
 }
 
 /// Codes of the kinds of entries.
@@ -64,40 +69,72 @@ const RECEIVED: u64 = 1;
 const ERROR: u64 = 2;
 
 /// Writes completion entries: the process's side.
-#[derive(Default)]
 pub(crate) struct CompletionProducer {
     next: u32,
     /// The number of entries that the application had taken, as read last.
     taken: u32,
+    buffers: ReceiveBuffers,
 }
 
 impl CompletionProducer {
+    pub(crate) fn new(queues: &SharedQueues) -> Self {
+        Self {
+            next: 0,
+            taken: 0,
+            buffers: ReceiveBuffers::new(queues),
+        }
+    }
+
     /// True if another entry fits.
     ///
     /// # Errors
     /// The application reports more entries taken than there were.
     #[inline]
     pub(crate) fn has_space(&mut self, queues: &SharedQueues) -> Result<bool, ProtocolViolation> {
-        let ring = queues.sizes.completions;
-        if self.next.wrapping_sub(self.taken) < ring {
+        if self.next.wrapping_sub(self.taken) < queues.sizes.completions {
             return Ok(true);
         }
+        self.read_taken(queues)?;
+        Ok(self.next.wrapping_sub(self.taken) < queues.sizes.completions)
+    }
+
+    /// Reads how many entries the application has taken, and gets their inline buffers back.
+    fn read_taken(&mut self, queues: &SharedQueues) -> Result<(), ProtocolViolation> {
         // Acquire: partner of the Release store in `CompletionConsumer::release`.
         let taken = queues.word(COMPLETIONS_TAKEN).load(Ordering::Acquire);
         let waiting = self.next.wrapping_sub(taken);
         // The number never decreases, and never exceeds the number written.
-        if waiting > ring {
+        if waiting > self.next.wrapping_sub(self.taken) {
             return Err(ProtocolViolation("more completions taken than written"));
         }
-        self.taken = taken;
-        Ok(waiting < ring)
+        while self.taken != taken {
+            self.buffers.take_back_of(self.taken);
+            self.taken = self.taken.wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    /// Takes a free inline buffer, for the data of the receive that is reported next; `None` if all are in use.
+    ///
+    /// # Errors
+    /// As [`Self::has_space`].
+    #[inline]
+    pub(crate) fn take_buffer(
+        &mut self,
+        queues: &SharedQueues,
+    ) -> Result<Option<InlineBuffer>, ProtocolViolation> {
+        if let Some(buffer) = self.buffers.take(queues) {
+            return Ok(Some(buffer));
+        }
+        self.read_taken(queues)?;
+        Ok(self.buffers.take(queues))
     }
 
     /// Writes an entry; [`Self::has_space`] must have returned true.
     #[inline]
     pub(crate) fn push(&mut self, queues: &SharedQueues, vi: ViId, completion: CompletionEntry) {
         let entry = queues.entry(self.next);
-        let (kind, first, second) = match completion {
+        let (kind, first, second, buffer) = match completion {
             CompletionEntry::Sent(c) | CompletionEntry::Received(c) => (
                 if matches!(completion, CompletionEntry::Sent(_)) {
                     SENT
@@ -106,6 +143,7 @@ impl CompletionProducer {
                 },
                 u64::from(c.status) << 32 | u64::from(c.length_bytes),
                 u64::from(c.immediate) << 32,
+                c.inline_buffer,
             ),
             CompletionEntry::Error {
                 code,
@@ -115,10 +153,15 @@ impl CompletionProducer {
                 ERROR,
                 u64::from(code) << 32 | u64::from(resource),
                 u64::from(op_code) << 32,
+                0,
             ),
         };
+        if kind == RECEIVED && buffer != 0 {
+            self.buffers.report(self.next, buffer);
+        }
         entry[1].store(first, Ordering::Relaxed);
         entry[2].store(second | u64::from(vi.generation), Ordering::Relaxed);
+        entry[3].store(buffer.into(), Ordering::Relaxed);
         let lap = lap(self.next, queues.sizes.completions) << 32;
         // Release: partner of the Acquire load in `CompletionConsumer::pop`.
         entry[0].store(lap | u64::from(vi.index) << 16 | kind, Ordering::Release);
@@ -150,6 +193,7 @@ impl CompletionConsumer {
             status: (first >> 32) as u32,
             length_bytes: first as u32,
             immediate: (second >> 32) as u32,
+            inline_buffer: entry[3].load(Ordering::Relaxed) as u32,
         };
         let completion = match head & 0xFFFF {
             SENT => CompletionEntry::Sent(completed),

@@ -86,7 +86,8 @@ impl SubmissionProducer {
         self.has_space(queues, lines_of(slot.data().len()))
     }
 
-    /// Writes a submission for a VI, with the descriptor in `slot`; false if there is no space.
+    /// Writes a submission for a VI, with the descriptor in `slot` and the number of the inline buffer that has its data,
+    /// or 0; false if there is no space.
     #[inline]
     pub(crate) fn submit(
         &mut self,
@@ -94,6 +95,7 @@ impl SubmissionProducer {
         vi: ViId,
         kind: Submission,
         slot: Option<&Slot>,
+        inline_buffer: u32,
     ) -> bool {
         let segments = slot.map_or(&[][..], Slot::data);
         let lines = lines_of(segments.len());
@@ -129,6 +131,7 @@ impl SubmissionProducer {
                 line[5].store(address, Ordering::Relaxed);
                 line[6].store(rest, Ordering::Relaxed);
             }
+            line[7].store(inline_buffer.into(), Ordering::Relaxed);
         }
         let fault = slot.map_or(0, |slot| slot.fault);
         line[4].store(
@@ -155,6 +158,12 @@ pub(crate) struct Submitted {
 }
 
 impl Submitted {
+    /// Returns the number of the inline buffer that has the data; 0 without one.
+    #[inline]
+    pub(crate) fn inline_buffer(&self) -> u32 {
+        self.words[7] as u32
+    }
+
     /// Returns the descriptor without its data segments, for one that is to fail.
     pub(crate) fn without_segments(self) -> Self {
         Self {
@@ -313,6 +322,7 @@ mod tests {
         let sizes = RingSizes {
             submissions: 64,
             completions: 128,
+            inline_buffers: 0,
         };
         let (queues, _fd) = SharedQueues::create(sizes).unwrap();
         let write = |number| {

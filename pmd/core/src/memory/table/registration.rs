@@ -125,8 +125,8 @@ impl RegionTable {
         Ok(handle)
     }
 
-    /// Registers a range under a handle that the datapath process assigned, with its bounce buffer
-    /// if it has one; otherwise as [`Self::register`]. Waits while the index is still used by a region that another
+    /// Registers a range under a handle that the datapath process assigned, with a backing if the process does not map
+    /// it; otherwise as [`Self::register`]. Waits while the index is still used by a region that another
     /// thread has deregistered in the process and not yet here. So the caller holds no lock that this
     /// thread needs, in particular not the NIC's backend lock.
     ///
@@ -138,7 +138,7 @@ impl RegionTable {
         nic_handle: u64,
         handle: u32,
         (address, length_bytes): (u64, u64),
-        bounce_buffer: Option<Arc<Backing>>,
+        backing: Option<Arc<Backing>>,
         admit: impl FnOnce() -> Result<RegionAttributes, E>,
     ) -> Result<(), E> {
         let span = self.span(address, length_bytes)?;
@@ -153,7 +153,7 @@ impl RegionTable {
         let memory = RegisteredMemory::of(span, None);
         self.lock_control().reserve(memory, &self.limits)?;
         let prepared = self.prepare(span).map(|prepared| Prepared {
-            backing: bounce_buffer,
+            backing,
             ..prepared
         });
         let is_being_removed =
@@ -309,8 +309,8 @@ impl RegionTable {
             sharable: region.sharable,
         };
         if let Some(backing) = &entry.backing {
-            if matches!(**backing, Backing::BounceBuffer(_)) {
-                self.bounce_buffers.fetch_add(1, Ordering::Relaxed);
+            if backing.is_unmapped() {
+                self.unmapped.fetch_add(1, Ordering::Relaxed);
             }
             self.set_backing(index, Arc::as_ptr(backing).cast_mut());
         }
@@ -389,8 +389,8 @@ impl RegionTable {
         entry.sharable = None;
         control.release(RegisteredMemory::of(span, backing.as_deref()));
         if let Some(backing) = &backing {
-            if matches!(**backing, Backing::BounceBuffer(_)) {
-                self.bounce_buffers.fetch_sub(1, Ordering::Relaxed);
+            if backing.is_unmapped() {
+                self.unmapped.fetch_sub(1, Ordering::Relaxed);
             }
             self.set_backing(index, core::ptr::null_mut());
         }

@@ -380,7 +380,14 @@ fn ordered_write_changes_exactly_its_range() {
         let mut mover = world.mover.borrow_mut();
         mover.begin_poll();
         // SAFETY: no other thread uses the table or the memory.
-        let moved = unsafe { mover.transfer_in_order(&world.regions, from, to, bytes as u32) };
+        let moved = unsafe {
+            mover.transfer_in_order(
+                &world.regions,
+                TransferEnd::Segments(from),
+                to,
+                bytes as u32,
+            )
+        };
         prop_assert_eq!(moved, Ok(()));
         prop_assert!(world.read() == expected);
         world.fill();

@@ -162,6 +162,7 @@ impl FakeProcess {
         let sizes = RingSizes {
             submissions: LINES,
             completions: 1024,
+            inline_buffers: 0,
         };
         let (queues, memory) = SharedQueues::create(sizes).unwrap();
         let mut config = NicConfig {
@@ -171,9 +172,9 @@ impl FakeProcess {
         let mut quota = Quota::default();
         change(&mut config, &mut quota);
         let state = Arc::new(ProcessState {
+            completions: Mutex::new(CompletionProducer::new(&queues)),
             queues,
             memory,
-            completions: Mutex::default(),
             submissions: Mutex::default(),
             description: Description::of(&config, &quota, 2096),
             requests: Mutex::default(),
@@ -464,6 +465,32 @@ fn sleeping_process_is_woken_when_the_completion_ring_has_room() {
     }
     drop(test_vi.vi.device.lock());
     assert!(!process.state.queues.must_wake_process(), "it was woken");
+    nic::close(test_vi.nic).unwrap();
+}
+
+/// More than are taken in one poll: the call may end the registration of the memory for the data of the last one.
+#[test]
+fn call_takes_all_completions_that_were_reported_before_its_reply() {
+    const DESCRIPTORS: u32 = 1000;
+    let process = FakeProcess::new("ALL", no_change, |state, request| {
+        if let Request::DestroyPtag { .. } = request {
+            for _ in 0..DESCRIPTORS {
+                state.report(CompletionEntry::Received(Completed {
+                    status: status::DONE | status::OP_RECEIVE,
+                    ..Completed::default()
+                }));
+            }
+        }
+        default_reply(request)
+    });
+    let test_vi = TestVi::new(process.nic());
+    for _ in 0..DESCRIPTORS {
+        test_vi.post_receive();
+        process.state.take();
+    }
+    let unused = nic::create_ptag(test_vi.nic).unwrap();
+    nic::destroy_ptag(test_vi.nic, unused).unwrap();
+    assert_eq!(test_vi.vi.recv.depth(), 0);
     nic::close(test_vi.nic).unwrap();
 }
 

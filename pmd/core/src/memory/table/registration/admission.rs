@@ -26,9 +26,11 @@ impl RegisteredMemory {
                 Self::File { mapping, bytes }
             }
             // The range of a bounce buffer counts in the program; the datapath process maps the buffer.
-            Some(Backing::Foreign(_) | Backing::BounceBuffer(_)) | None => Self::Pages {
-                bytes: span.bytes(),
-            },
+            Some(Backing::Foreign(_) | Backing::BounceBuffer(_) | Backing::Private) | None => {
+                Self::Pages {
+                    bytes: span.bytes(),
+                }
+            }
         }
     }
 }
