@@ -72,8 +72,13 @@ median_of_pairs() {
 }
 
 # The latency between two cores of a virtual machine changes at run time, by a factor of up to three. A group of measurements
-# during which it changed is repeated, and ratios are computed within a group.
+# during which it changed is repeated, and ratios are computed within a group. Results with near cores and with far ones are also
+# kept apart, as SERIES.near and SERIES.far.
 TRIES=4
+# Up to this round trip of a cache line the cores are near each other, in ns: 100 to 290 were seen, and 520 to 560 between far ones.
+NEAR_NS=400
+# distance NS: prints whether cores with this round trip are near each other or far.
+distance() { if (($1 <= NEAR_NS)); then echo near; else echo far; fi; }
 # core_latency: prints the round trip of a cache line between the cores, in ns.
 core_latency() { "$VIBENCH" core-latency --cores "$CORES" | awk '{ print $(NF - 1) }'; }
 # measure_stable GROUP SERIES...: runs the function GROUP until the core latency is the same before and after, up to TRIES times;
@@ -87,6 +92,7 @@ measure_stable() {
         after="$(core_latency)"
         if is_at_most "$before" "$((after * 4 / 3))" && is_at_most "$after" "$((before * 4 / 3))"; then
             record core-latency "$after"
+            for series; do tail -n 1 "$WORK/$series" >>"$WORK/$series.$(distance "$after")"; done
             return
         fi
         for series; do sed -i '$d' "$WORK/$series"; done
@@ -134,24 +140,42 @@ print_heading() {
 }
 
 # row WHAT UNIT DIVISOR SERIES [PEER_SERIES=PEER...]: prints the median of a series beside those of its peers, and writes one JSON
-# object for each peer to the results.
+# object for each peer to the results. If the cores were near in some repetitions and far in others, prints those as well.
 row() {
-    local what="$1" unit="$2" divisor="$3" series="$4" peer ours theirs ratio
+    local what="$1" unit="$2" divisor="$3" series="$4" peer
     shift 4
-    ours="$(scaled_median "$series" "$divisor")"
-    (($# > 0)) || printf '%-42s %8.3f %s\n' "$what" "$ours" "$unit"
+    (($# > 0)) || printf '%-42s %8.3f %s\n' "$what" "$(scaled_median "$series" "$divisor")" "$unit"
     for peer; do
-        theirs="$(scaled_median "${peer%%=*}" "$divisor")"
-        ratio="$(median_of_pairs "$series" / "${peer%%=*}")"
-        [[ "$ratio" != inf ]] || die "no result: ${peer#*=}"
-        printf '%-42s %8.3f %-5s %-32s %8.3f %6.2f\n' "$what" "$ours" "$unit" "${peer#*=}" "$theirs" "$ratio"
-        printf '{"measure": "%s", "unit": "%s", "value": %s, "peer": "%s", "peer_value": %s, "ratio": %s}\n' \
-            "$what" "$unit" "$ours" "${peer#*=}" "$theirs" "$ratio" >>"$RESULTS"
+        print_row '' "$what" "$unit" "$divisor" "$series" "$peer"
+        if [[ -s "$WORK/$series.near" && -s "$WORK/$series.far" ]]; then
+            print_row near "$what" "$unit" "$divisor" "$series" "$peer"
+            print_row far "$what" "$unit" "$divisor" "$series" "$peer"
+        fi
     done
 }
 
+# print_row DISTANCE WHAT UNIT DIVISOR SERIES PEER_SERIES=PEER: prints a row of the table, of the repetitions in which the cores had
+# this distance, or of all if it is empty.
+print_row() {
+    local distance="$1" what="$2" unit="$3" divisor="$4" series="$5${1:+.$1}" peer="${6#*=}" peer_series="${6%%=*}${1:+.$1}"
+    local ours theirs ratio label="$2"
+    ours="$(scaled_median "$series" "$divisor")"
+    theirs="$(scaled_median "$peer_series" "$divisor")"
+    ratio="$(median_of_pairs "$series" / "$peer_series")"
+    [[ "$ratio" != inf ]] || die "no result: $peer"
+    if [[ -n "$distance" ]]; then
+        label="  the same, $distance cores" what+=", $distance cores"
+    fi
+    printf '%-42s %8.3f %-5s %-32s %8.3f %6.2f\n' "$label" "$ours" "$unit" "$peer" "$theirs" "$ratio"
+    printf '{"measure": "%s", "unit": "%s", "value": %s, "peer": "%s", "peer_value": %s, "ratio": %s}\n' \
+        "$what" "$unit" "$ours" "$peer" "$theirs" "$ratio" >>"$RESULTS"
+}
+
 print_core_latency() {
-    printf 'cores     cache line round trip from core to core: %s ns\n' "$(sort -g "$WORK/core-latency" | uniq | paste -sd' ')"
+    local ns
+    printf 'cores     cache line round trip from core to core:'
+    while read -r ns; do printf ' %s (%s)' "$ns" "$(distance "$ns")"; done < <(sort -gu "$WORK/core-latency")
+    printf ' ns\n'
 }
 
 # is_at_most A B: tests A <= B; decimal numbers.

@@ -36,14 +36,17 @@ run_client() {
     stop_server
 }
 
-# ucx SERIES COLUMN TRANSPORT ARGUMENTS...: runs ucx_perftest and records a column of its final line: iterations, p50, average,
+# The ucx_perftest of `ucx`.
+UCX_PERFTEST=ucx_perftest
+
+# ucx SERIES COLUMN TRANSPORT ARGUMENTS...: runs $UCX_PERFTEST and records a column of its final line: iterations, p50, average,
 # overall (us), two bandwidths (MB/s), two rates (1/s).
 ucx() {
     local series="$1" column="$2" mega=1048576
     local -x UCX_TLS="$3,self"
     shift 3
-    start_server taskset -c "${CORES#*,}" ucx_perftest "$@" -p "$PORT"
-    run_client taskset -c "${CORES%,*}" ucx_perftest "$@" -p "$PORT" 127.0.0.1
+    start_server taskset -c "${CORES#*,}" "$UCX_PERFTEST" "$@" -p "$PORT"
+    run_client taskset -c "${CORES%,*}" "$UCX_PERFTEST" "$@" -p "$PORT" 127.0.0.1
     local value
     value="$(awk -v column="$column" '$1 == "Final:" { print $column }' "$WORK/client")"
     [[ -n "$value" ]] || die "ucx_perftest $* printed no result: $(cat "$WORK/client")"
