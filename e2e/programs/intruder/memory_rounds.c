@@ -13,20 +13,23 @@
 
 #define PAGE ((size_t)4096)
 
-/* Returns the offset of a random word of the rings, with a high probability for the header. */
+/* Returns the offset of a random word of the rings, with a high probability for the header, and of the inline buffers. */
 static size_t random_word(struct rng *rng, const struct attached *app)
 {
     static const size_t HEADER[] = {0, 8, AT_PROCESS_SLEEPS, AT_APPLICATION_SLEEPS,
                                     AT_SUBMISSIONS_TAKEN, AT_COMPLETIONS_TAKEN};
-    switch (rng_below(rng, 4)) {
+    size_t buffers_bytes = (size_t)app->inline_buffers * 2 * INLINE_BYTES;
+    switch (rng_below(rng, 5)) {
     case 0:
         return HEADER[rng_below(rng, 6)];
+    case 2:
+        return 8 * rng_below(rng, app->rings_bytes / 8);
     case 1: /* The submissions that are read next. */
         return RINGS_HEADER +
                ((app->next_submission + rng_below(rng, 4)) & (app->submission_slots - 1)) * SUBMISSION_BYTES +
                8 * rng_below(rng, 8);
     default:
-        return 8 * rng_below(rng, app->rings_bytes / 8);
+        return 8 * rng_below(rng, (app->rings_bytes - buffers_bytes) / 8);
     }
 }
 
@@ -238,7 +241,8 @@ static void memory(struct intruder *in)
     if (!make_pair(in, &pair, rng_below(rng, 2) == 0))
         return;
     for (unsigned i = 0; i < 60; i++) {
-        uint32_t length = (uint32_t)rng_below(rng, pair.bytes / 2);
+        bool is_inline = rng_below(rng, 2) == 0;
+        uint32_t length = (uint32_t)rng_below(rng, is_inline ? INLINE_BYTES + 1 : pair.bytes / 2);
         struct submission submission = {
             .vi = pair.two,
             .kind = 1,
@@ -256,7 +260,11 @@ static void memory(struct intruder *in)
         submission.control = (unsigned)rng_below(rng, 2);
         submission.remote_address = (uint64_t)(uintptr_t)pair.memory + rng_below(rng, pair.bytes);
         submission.remote_handle = pair.region;
+        /* Often that of another send that is not complete. */
+        if (is_inline && in->app.inline_buffers > 0)
+            submission.inline_buffer = 1 + (uint32_t)rng_below(rng, in->app.inline_buffers);
         submit(&in->app, &submission);
+        submission.inline_buffer = 0;
         if (rng_below(rng, 8) == 0)
             remove_page(rng, &pair);
         if (rng_below(rng, 8) == 0)

@@ -218,6 +218,7 @@ static bool map_rings(struct attached *app, struct message *message)
     uint64_t sizes = ((const volatile uint64_t *)app->rings)[1];
     app->submission_slots = (uint32_t)(sizes >> 32);
     app->completion_slots = (uint32_t)sizes;
+    app->inline_buffers = (uint32_t)((const volatile uint64_t *)app->rings)[2];
     begin(message, RINGS_MAPPED);
     return true;
 }
@@ -412,6 +413,7 @@ void submit(struct attached *app, const struct submission *submission)
     __atomic_store_n(words + 5, submission->address, __ATOMIC_RELAXED);
     __atomic_store_n(words + 6, (uint64_t)submission->handle << 32 | submission->segment_length,
                      __ATOMIC_RELAXED);
+    __atomic_store_n(words + 7, submission->inline_buffer, __ATOMIC_RELAXED);
     __atomic_store_n(words, lap << 32 | index_of(submission->vi) << 16 | submission->kind, __ATOMIC_RELEASE);
     app->next_submission++;
     uint32_t *sleeps = (uint32_t *)(void *)(app->rings + AT_PROCESS_SLEEPS);

@@ -94,6 +94,7 @@ bool receive_message(int socket, struct message *message, int limit_ms);
 #define AT_COMPLETIONS_TAKEN 256
 #define SUBMISSION_BYTES 64
 #define COMPLETION_BYTES 32
+#define INLINE_BYTES 4096
 
 /* --- An application. */
 
@@ -106,6 +107,8 @@ struct attached {
     uint8_t *rings;
     size_t rings_bytes;
     uint32_t submission_slots, completion_slots;
+    /* Inline buffers of sends; as many of receives are behind them. */
+    uint32_t inline_buffers;
     /* The next submission and completion. */
     uint32_t next_submission, next_completion;
     uint8_t key[16], host[16];
@@ -142,6 +145,8 @@ struct submission {
     uint32_t length, remote_handle, immediate, fault;
     uint64_t remote_address, address;
     uint32_t handle, segment_length;
+    /* The number of the inline buffer that has the data; 0 without one. */
+    uint32_t inline_buffer;
 };
 
 /* Posts a submission like the library. */
